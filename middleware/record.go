@@ -1,0 +1,44 @@
+package middleware
+
+import (
+	"context"
+	"runtime/debug"
+	"sync"
+
+	"github.com/onceward/onceward/reentrant"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// RecordFunc lets a function of one record be a [Handler], for effects that need
+// no transaction. The records of a batch run side by side, each on a goroutine
+// of its own and with a context that ends with its own lease. A panic is that
+// record's error.
+type RecordFunc func(ctx context.Context, r *kgo.Record) error
+
+// Handle calls f for each message and waits for all of them.
+func (f RecordFunc) Handle(ctx context.Context, ms []*Message) []error {
+	errs := make([]error, len(ms))
+	run := func(i int, m *Message) {
+		errs[i] = protect(func() error { return f(reentrant.Narrow(ctx, m.Names()...), m.Record) })
+	}
+	if len(ms) == 1 {
+		run(0, ms[0])
+		return errs
+	}
+	var wg sync.WaitGroup
+	for i, m := range ms { // keys differ, so they may run side by side
+		wg.Go(func() { run(i, m) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// protect runs f and turns a panic into a [*PanicError].
+func protect(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return f()
+}
