@@ -1,6 +1,93 @@
 package reentrant
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
-// Narrow is being written.
-func Narrow(ctx context.Context, names ...string) context.Context { return ctx }
+type carriedKey struct{}
+
+// carried is the list of leases that a context carries, the latest first.
+type carried struct {
+	lease *Lease // nil: the list ends here, whatever is behind
+	next  *carried
+}
+
+func carriedBy(ctx context.Context) *carried {
+	c, _ := ctx.Value(carriedKey{}).(*carried)
+	return c
+}
+
+// carry returns ctx with the leases added to those it carries.
+func carry(ctx context.Context, leases ...*Lease) context.Context {
+	c := carriedBy(ctx)
+	for _, l := range leases {
+		c = &carried{lease: l, next: c}
+	}
+	return context.WithValue(ctx, carriedKey{}, c)
+}
+
+// find returns the latest lease in ctx that fits.
+func find(ctx context.Context, fits func(*Lease) bool) *Lease {
+	for c := carriedBy(ctx); c != nil && c.lease != nil; c = c.next {
+		if fits(c.lease) {
+			return c.lease
+		}
+	}
+	return nil
+}
+
+// FromContext returns the lease of the named lock that ctx carries.
+func FromContext(ctx context.Context, name string) (*Lease, bool) {
+	l := find(ctx, func(l *Lease) bool { return l.hold.name == name })
+	return l, l != nil
+}
+
+// With returns a context that carries leases, so that they are found by
+// [FromContext] and re-entered by Acquire. It does not end with them: see
+// [Narrow].
+func With(ctx context.Context, leases ...*Lease) context.Context {
+	return carry(ctx, leases...)
+}
+
+// Narrow returns a context that carries, of the leases in ctx, only those of the
+// named locks, and that ends when one of these does, with its cause. So work
+// that shares a context with its neighbours gets one of its own, and never
+// re-enters a neighbour's lock. If ctx carries none at all, it is returned as
+// it is.
+//
+// What Narrow makes is freed when ctx or the first of the leases ends.
+func Narrow(ctx context.Context, names ...string) context.Context {
+	c := carriedBy(ctx)
+	if c == nil || c.lease == nil {
+		return ctx
+	}
+	var leases []*Lease
+	for ; c != nil && c.lease != nil; c = c.next {
+		if slices.Contains(names, c.lease.hold.name) {
+			leases = append(leases, c.lease)
+		}
+	}
+	if len(leases) == 0 {
+		return context.WithValue(ctx, carriedKey{}, &carried{}) // hides what ctx carries
+	}
+	var kept *carried
+	for _, l := range slices.Backward(leases) { // keeps the latest first
+		kept = &carried{lease: l, next: kept}
+	}
+	narrow, cancel := context.WithCancelCause(context.WithValue(ctx, carriedKey{}, kept))
+	follow(cancel, leases...)
+	return narrow
+}
+
+// follow ends something else, with the same cause, when one of the leases ends.
+func follow(cancel context.CancelCauseFunc, leases ...*Lease) {
+	for _, l := range leases {
+		end := func() { cancel(context.Cause(l.ctx)) }
+		if l.ctx.Err() != nil {
+			end() // at once, so that the caller never sees it alive
+		} else {
+			context.AfterFunc(l.ctx, end)
+		}
+	}
+}

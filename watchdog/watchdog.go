@@ -210,6 +210,9 @@ func (w *Watchdog) tick() {
 			g = &group{}
 			w.groups[l.group] = g
 		}
+		if g.flights >= w.cfg.Flights {
+			l.doubtful = true // those before it got no answer yet
+		}
 		g.due = append(g.due, l)
 	}
 	for name, g := range w.groups {

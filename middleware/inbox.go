@@ -1,0 +1,73 @@
+package middleware
+
+import (
+	"context"
+	"crypto/sha256"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/reentrant"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// TxFunc is a handler of one record that writes with the transaction it is given.
+// It must not commit or roll back, and may run more than once for a record:
+// whatever an earlier run wrote with tx is undone. It must decide on what it
+// reads with tx, not on what it read before. A panic is that record's error.
+type TxFunc func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error
+
+// A TxHandler is one of the handler forms with a transaction: [TxFunc].
+type TxHandler interface {
+	applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result
+}
+
+// Inbox lets h take effect exactly once for each message ID. One transaction
+// holds the claim of a whole batch and the effects; a message that was seen
+// before is decided without h.
+//
+// It is a [Handler], the innermost of a chain, since it owns the transaction.
+// With [Lock] around it, the claim also refuses a holder whose lock has passed
+// to another one that has claimed.
+func Inbox(box *inbox.Inbox, h TxHandler) Handler {
+	if box == nil {
+		panic("middleware: Inbox of a nil inbox")
+	}
+	if f, ok := h.(TxFunc); h == nil || ok && f == nil {
+		panic("middleware: Inbox of a nil handler")
+	}
+	return HandlerFunc(func(ctx context.Context, ms []*Message) []error {
+		errs := make([]error, len(ms))
+		for i, r := range h.applyTo(ctx, box, ms) {
+			note(ctx, ms[i], r.Outcome)
+			errs[i] = r.Err
+		}
+		return errs
+	})
+}
+
+func (f TxFunc) applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result {
+	claims := make([]inbox.Message, len(ms))
+	for i, m := range ms {
+		claims[i] = claimOf(ctx, m)
+	}
+	return box.ApplyBatch(ctx, claims, func(ctx context.Context, tx *sqlx.Tx, i int) error {
+		m := ms[i]
+		return protect(func() error { return f(reentrant.Narrow(ctx, m.Names()...), tx, m.Record) })
+	})
+}
+
+// claimOf returns what the inbox needs to know of m: its ID, its fingerprint, and
+// the fences of the locks that ctx carries for it.
+func claimOf(ctx context.Context, m *Message) inbox.Message {
+	c := inbox.Message{ID: m.ID, Digest: m.Digest}
+	if c.Digest == nil {
+		sum := sha256.Sum256(m.Record.Value)
+		c.Digest = sum[:]
+	}
+	for _, name := range m.Names() {
+		if lease, ok := reentrant.FromContext(ctx, name); ok {
+			c.Fences = append(c.Fences, inbox.Fence{Resource: lease.Resource(), Token: lease.Fence()})
+		}
+	}
+	return c
+}
