@@ -1,0 +1,68 @@
+package devstack
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// cacheDir returns the folder for what was fetched, made if it is not there. Root's is
+// one that every user may read: Postgres runs as another user, and /root is closed.
+func cacheDir() (string, error) {
+	var dir string
+	if os.Geteuid() == 0 {
+		dir = "/var/tmp/onceward-cache"
+	} else {
+		base, err := os.UserCacheDir()
+		if err != nil { // no home, as user nobody has none
+			base = os.TempDir()
+		} else if err := os.MkdirAll(base, 0o700); err != nil {
+			base = os.TempDir()
+		}
+		dir = filepath.Join(base, fmt.Sprintf("onceward-cache-%d", os.Geteuid()))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// It may be in a folder where everybody can write, and programs are run from it.
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
+		return "", fmt.Errorf("%s must be a folder of user %d that nobody else can write to, remove it", dir, os.Geteuid())
+	}
+	return dir, nil
+}
+
+// cached returns the folder name in the cache. If it is not there, fill makes it, given a
+// temporary folder of its own. The folder appears whole or not at all; if two
+// processes make it, the first wins and the other's is thrown away.
+func cached(name string, fill func(dir string) error) (string, error) {
+	base, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(base, name)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	tmp, err := os.MkdirTemp(base, "partial-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp) // after the rename it is not there
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", err
+	}
+	if err := fill(tmp); err != nil {
+		return "", err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		if _, serr := os.Stat(dir); serr != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
