@@ -1,0 +1,116 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// newClient makes the group's client. Its rebalance callbacks are options of
+// construction, which is why it is not taken from the application.
+func (s *session) newClient(ctx context.Context) (*kgo.Client, error) {
+	var topics []string
+	for topic := range s.disp.byTopic {
+		topics = append(topics, topic)
+	}
+	slices.Sort(topics)
+	// Options that the application may set otherwise, its own, and those that it
+	// may not. The last one of a kind wins.
+	opts := []kgo.Opt{
+		kgo.WithLogger(clientLog{s.log}),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	}
+	fixed := []kgo.Opt{
+		kgo.WithContext(ctx),
+		kgo.ConsumerGroup(s.cfg.Group),
+		kgo.ConsumeTopics(topics...),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(), // they take offsets, so that commits reach the end
+		kgo.RebalanceTimeout(s.cfg.RebalanceTimeout),
+		kgo.SessionTimeout(s.cfg.SessionTimeout),
+		kgo.HeartbeatInterval(s.cfg.HeartbeatInterval),
+	}
+	opts = slices.Concat(opts, fixed, s.cfg.Client, []kgo.Opt{
+		kgo.OnPartitionsAssigned(s.assigned),
+		kgo.OnPartitionsRevoked(s.revoked),
+		kgo.OnPartitionsLost(s.lost),
+	})
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	var errs []error
+	for _, o := range []struct {
+		name string
+		opt  any
+		want any
+	}{
+		{"ConsumerGroup", kgo.ConsumerGroup, s.cfg.Group},
+		{"ConsumeTopics", kgo.ConsumeTopics, topics},
+		{"ConsumeRegex", kgo.ConsumeRegex, false},
+		{"FetchIsolationLevel", kgo.FetchIsolationLevel, int8(1)}, // ReadCommitted
+		{"RebalanceTimeout", kgo.RebalanceTimeout, s.cfg.RebalanceTimeout},
+		{"SessionTimeout", kgo.SessionTimeout, s.cfg.SessionTimeout},
+		{"HeartbeatInterval", kgo.HeartbeatInterval, s.cfg.HeartbeatInterval},
+	} {
+		if got := cl.OptValue(o.opt); !reflect.DeepEqual(got, o.want) {
+			errs = append(errs, fmt.Errorf("Client sets kgo.%s to %v, must be left to the consumer's own configuration (%v)", o.name, got, o.want))
+		}
+	}
+	if cl.OptValue(kgo.WithContext) != any(ctx) {
+		errs = append(errs, errors.New("Client sets kgo.WithContext, must be left out: Run has a context"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		cl.CloseAllowingRebalance()
+		return nil, err
+	}
+	return cl, nil
+}
+
+// connect waits until a broker answers, or ctx ends.
+func (s *session) connect(ctx context.Context) error {
+	timeout, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	wait := 50 * time.Millisecond
+	for {
+		err := s.client.Ping(timeout)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-timeout.Done():
+			pause.Stop()
+			if ctx.Err() != nil {
+				return nil
+			}
+			seeds, _ := s.client.OptValue(kgo.SeedBrokers).([]string)
+			return fmt.Errorf("no broker of %s answered within %v: %w", strings.Join(seeds, ", "), s.cfg.ConnectTimeout, err)
+		case <-pause.C:
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+// clientLog gives the client's warnings and errors to a slog.Logger.
+type clientLog struct{ log *slog.Logger }
+
+func (clientLog) Level() kgo.LogLevel { return kgo.LogLevelWarn }
+
+func (l clientLog) Log(level kgo.LogLevel, msg string, args ...any) {
+	at := slog.LevelWarn
+	if level == kgo.LogLevelError {
+		at = slog.LevelError
+	}
+	l.log.Log(context.Background(), at, "kafka client: "+msg, args...)
+}
