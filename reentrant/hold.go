@@ -47,12 +47,8 @@ func (h *hold) Lost(why watchdog.Reason) {
 	err := &LostError{Name: h.name, Fence: h.fence, Reason: why}
 	h.loss.Store(err)
 	h.cancel(err)
-	h.locker.cfg.Logger.Warn("lock lost", "lock", h.name, "owner", h.digest(), "fence", h.fence, "cause", why.String())
+	h.locker.cfg.Logger.Warn("lock lost", "lock", h.name, "owner", h.outer.OwnerDigest(), "fence", h.fence, "cause", why.String())
 }
-
-// digest names the owner in logs: whoever knows the owner itself could release
-// the lock.
-func (h *hold) digest() string { return ownerDigest(h.owner) }
 
 // tryBegin takes the turn if nobody has it.
 func (h *hold) tryBegin() bool {

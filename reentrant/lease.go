@@ -23,6 +23,10 @@ func (l *Lease) Name() string { return l.hold.name }
 // lock before. A re-entry has the fence of the outermost hold.
 func (l *Lease) Fence() int64 { return l.hold.fence }
 
+// OwnerDigest names the owner of the lock, for logs and reports. The owner itself
+// is a secret: whoever knows it can release the lock.
+func (l *Lease) OwnerDigest() string { return ownerDigest(l.hold.owner) }
+
 // Resource names the lock for a fence that is checked elsewhere: the same for
 // all lockers with one prefix.
 func (l *Lease) Resource() string { return l.hold.locker.cfg.Prefix + ":" + l.hold.name }
