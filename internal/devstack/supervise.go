@@ -46,6 +46,8 @@ func init() {
 func supervise(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	// Postgres runs as another user if we are root, and reads what we make.
+	syscall.Umask(0o022)
 
 	// Signals to a foreground group do not get here, but a "kill -INT" by name does. They
 	// are caught, not ignored, because children would inherit that. Without SIGPIPE a

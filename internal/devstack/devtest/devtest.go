@@ -119,7 +119,7 @@ func Kafka(t testing.TB) []string {
 	if os.Getenv(devstack.EnvKafka) != "" || os.Getenv("ONCEWARD_KAFKA") == "apache" {
 		return sharedApache.get(t).Brokers()
 	}
-	c, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.BrokerConfigs(devstack.BrokerConfigs))
+	c, err := kfake.NewCluster(devstack.KfakeOpts()...)
 	if err != nil {
 		t.Fatal(err)
 	}
