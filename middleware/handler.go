@@ -2,8 +2,10 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -75,12 +77,12 @@ func NewMessage(identify Identify, r *kgo.Record) (*Message, error) {
 
 func (id Identity) validate() error {
 	switch {
-	case id.Key == "":
-		return fmt.Errorf("Identity.Key is empty, must be the business key of the record")
-	case id.ID == "":
-		return fmt.Errorf("Identity.ID is empty, must be the business ID of the message")
+	case strings.TrimSpace(id.Key) == "":
+		return errors.New("Identity.Key is empty or blank, must be the business key of the record")
+	case strings.TrimSpace(id.ID) == "":
+		return errors.New("Identity.ID is empty or blank, must be the business ID of the message")
 	case slices.Contains(id.Also, ""):
-		return fmt.Errorf("Identity.Also holds an empty name, each must be a business key")
+		return errors.New("Identity.Also holds an empty name, each must be a business key")
 	}
 	return nil
 }
