@@ -75,7 +75,8 @@ func TestLease_Lost(t *testing.T) {
 			reentrant.TakenOver,
 		},
 		{
-			"not renewed", []reentrant.AcquireOption{reentrant.FixedLease(shortTTL)},
+			"not renewed",
+			[]reentrant.AcquireOption{reentrant.FixedLease(shortTTL)},
 			func(*testing.T, *redis.Client, string) {},
 			reentrant.Expired,
 		},

@@ -331,11 +331,13 @@ func (q byDue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j
 }
+
 func (q *byDue) Push(x any) {
 	l := x.(*Lease)
 	l.index = len(*q)
 	*q = append(*q, l)
 }
+
 func (q *byDue) Pop() any {
 	old := *q
 	l := old[len(old)-1]
