@@ -42,7 +42,7 @@ func (r Reason) String() string {
 // A Holder is told that its lease must no longer be relied on.
 type Holder interface {
 	// Lost is called at most once, never after [Lease.End] returned true, from a
-	// goroutine of the watchdog. It must not block.
+	// goroutine of its own.
 	Lost(Reason)
 }
 
@@ -65,19 +65,21 @@ type Lease struct {
 
 	// Guarded by w.mu. Times are durations since w.epoch, on the monotonic clock.
 	state    state
-	renewed  bool // by the watchdog, as opposed to a fixed lease
-	doubtful bool // the latest renewal got no answer
-	index    int  // in the heap, or -1
-	due      time.Duration
-	trust    time.Duration // trusted until then
-	last     time.Duration // trusted until then at the most: maximum hold time
-	timer    *time.Timer
+	doubtful bool          // the latest renewal got no answer
+	last     time.Duration // the end of the maximum hold time, or 0
+	places   [2]place      // in the queues: when it is due for renewal, when its trust ends
+}
+
+// A place is where a lease stands in a queue.
+type place struct {
+	at    time.Duration
+	index int // -1: not in it
 }
 
 // Init makes l a new lease of w. The holder may embed it. Leases of one group are
 // renewed together.
 func (l *Lease) Init(w *Watchdog, group string, ttl time.Duration, h Holder) {
-	*l = Lease{w: w, holder: h, group: group, ttl: ttl, index: -1}
+	*l = Lease{w: w, holder: h, group: group, ttl: ttl, places: [2]place{{index: -1}, {index: -1}}}
 }
 
 // Holder returns the holder given to [Lease.Init].
@@ -90,7 +92,9 @@ func (l *Lease) TTL() time.Duration { return l.ttl }
 type Terms struct {
 	// Sent is the moment before the request was sent that was granted.
 	Sent time.Time
-	// For is how long the server keeps the lease if it is not renewed.
+	// For is how long the server keeps the lease if it is not renewed, when that
+	// is less than its TTL. Such a lease is renewed at once.
+	//
 	// Defaults to the TTL of the lease.
 	For time.Duration
 	// Fixed is true for a lease that is not to be renewed.
@@ -106,7 +110,11 @@ func (l *Lease) Grant(t Terms) bool { return l.w.grant(l, t) }
 
 // End takes the lease back from the watchdog, on behalf of its holder. It
 // reports whether the lease was held until now.
-func (l *Lease) End() bool { return l.w.end(l) == held }
+func (l *Lease) End() bool {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.w.retire(l) == held
+}
 
 // Remaining returns how long the lease can still be relied on, without a further
 // renewal. It is 0 for a lease that is not held.
@@ -116,5 +124,5 @@ func (l *Lease) Remaining() time.Duration {
 	if l.state != held {
 		return 0
 	}
-	return max(0, l.until()-l.w.now())
+	return max(0, l.places[end].at-l.w.now())
 }

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"container/heap"
 	"context"
 	"math/rand/v2"
 	"runtime/debug"
@@ -15,14 +14,13 @@ type Watchdog struct {
 	epoch  time.Time
 	ctx    context.Context // the lifetime of the calls of Renew; ended by Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // flights
+	wg     sync.WaitGroup // flights, and calls of holders
 
 	mu     sync.Mutex // guards what follows, and the fields of leases that say so
-	queue  byDue
-	timer  *time.Timer   // fires at wakeAt; nil until it is first needed
-	wakeAt time.Duration // 0: not set
+	queues [2]queue   // by due, by end
+	timer  *time.Timer
+	wakeAt time.Duration // when timer fires; 0: not set
 	groups map[string]*group
-	held   map[*Lease]struct{}
 	closed bool
 	stats  Stats
 }
@@ -48,25 +46,22 @@ func New(cfg Config) (*Watchdog, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	w := &Watchdog{cfg: cfg, epoch: time.Now(), groups: map[string]*group{}, held: map[*Lease]struct{}{}}
+	w := &Watchdog{cfg: cfg, epoch: time.Now(), groups: map[string]*group{}}
+	w.queues[end].which = end
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w, nil
 }
 
-// Close ends all leases with [Closed] and returns when no call of Renew is under
-// way. Leases granted later end at once. It may be called more than once.
+// Close ends all leases with [Closed] and returns when no call of Renew or of a
+// holder is under way. Leases granted later end at once. It may be called more than once.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
-	leases := make([]*Lease, 0, len(w.held))
-	for l := range w.held {
-		leases = append(leases, l)
+	for len(w.queues[end].leases) > 0 { // all that are held have an end
+		w.lose(w.queues[end].leases[0], Closed)
 	}
 	w.mu.Unlock()
 	w.cancel()
-	for _, l := range leases {
-		w.lose(l, Closed)
-	}
 	w.wg.Wait()
 }
 
@@ -75,7 +70,7 @@ func (w *Watchdog) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.stats
-	s.Leases = len(w.held)
+	s.Leases = len(w.queues[end].leases)
 	return s
 }
 
@@ -87,109 +82,71 @@ func (w *Watchdog) grant(l *Lease, t Terms) bool {
 	sent := t.Sent.Sub(w.epoch)
 	length := l.ttl
 	if t.For > 0 {
-		length = t.For
+		length = min(length, t.For)
+	}
+	if t.MaxHold > 0 {
+		l.last = sent + t.MaxHold
 	}
 	trust := sent + length - Margin(length)
 	if l.state != fresh || w.closed || trust <= w.now() {
 		l.state = ended
 		return false
 	}
-	l.state, l.trust, l.renewed = held, trust, !t.Fixed
-	if t.MaxHold > 0 {
-		l.last = sent + t.MaxHold
-	}
-	w.held[l] = struct{}{}
-	l.timer = time.AfterFunc(l.until()-w.now(), func() { w.overdue(l) })
-	if l.renewed {
+	l.state = held
+	w.queues[end].put(l, l.capped(trust))
+	switch {
+	case t.Fixed:
+	case length < l.ttl:
+		w.queues[due].put(l, w.now())
+	default:
 		// What was granted together is spread over a quarter of the first period.
 		period := length / 3
-		l.due = sent + period - time.Duration(rand.Int64N(int64(period/4)+1))
-		w.push(l)
+		w.queues[due].put(l, sent+period-time.Duration(rand.Int64N(int64(period/4)+1)))
 	}
+	w.wake()
 	return true
 }
 
-// until returns when the trust in l ends. It needs w.mu.
-func (l *Lease) until() time.Duration {
+// capped returns the end of a trust, given the maximum hold time.
+func (l *Lease) capped(trust time.Duration) time.Duration {
 	if l.last > 0 {
-		return min(l.trust, l.last)
+		return min(trust, l.last)
 	}
-	return l.trust
+	return trust
 }
 
-// end makes l ended and returns the state it was in.
-func (w *Watchdog) end(l *Lease) state {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// retire makes l ended and returns the state it was in. It needs w.mu.
+func (w *Watchdog) retire(l *Lease) state {
 	was := l.state
 	l.state = ended
-	if was == held {
-		w.forget(l)
+	w.queues[due].remove(l)
+	w.queues[end].remove(l)
+	if len(w.queues[end].leases) == 0 && w.timer != nil {
+		w.timer.Stop()
+		w.wakeAt = 0
 	}
 	return was
 }
 
-// forget needs w.mu.
-func (w *Watchdog) forget(l *Lease) {
-	delete(w.held, l)
-	l.timer.Stop()
-	if l.index >= 0 {
-		heap.Remove(&w.queue, l.index)
-	}
-	if len(w.queue) == 0 && w.timer != nil {
-		w.timer.Stop()
-		w.wakeAt = 0
-	}
-}
-
-// lose ends l and tells its holder why, unless it had ended before.
+// lose ends l and tells its holder why, unless it had ended before. It needs w.mu.
 func (w *Watchdog) lose(l *Lease, why Reason) {
-	if w.end(l) == held {
-		w.protect(func() { l.holder.Lost(why) })
+	if w.retire(l) == held {
+		// Holders are not ours: each on a goroutine of its own, so that one that
+		// blocks keeps nobody else from being told.
+		w.wg.Go(func() { w.protect(func() { l.holder.Lost(why) }) })
 	}
 }
 
-// overdue runs when the trust in l was to end. A renewal may have moved the end
-// since the timer was set.
-func (w *Watchdog) overdue(l *Lease) {
-	w.mu.Lock()
-	if l.state != held {
-		w.mu.Unlock()
-		return
-	}
-	now := w.now()
-	if left := l.until() - now; left > 0 {
-		l.timer.Reset(left)
-		w.mu.Unlock()
-		return
-	}
-	why := Expired
-	switch {
-	case l.last > 0 && l.last <= now:
-		why = TooLong
-	case l.doubtful:
-		why = Unreachable
-	}
-	w.mu.Unlock()
-	w.lose(l, why)
-}
-
-// push queues l for renewal at l.due. It needs w.mu.
-func (w *Watchdog) push(l *Lease) {
-	heap.Push(&w.queue, l)
-	w.wake()
-}
-
-// wake sets the timer for the first lease of the queue. It needs w.mu.
+// wake sets the timer for what comes first. It needs w.mu.
 func (w *Watchdog) wake() {
-	if len(w.queue) == 0 {
-		return
+	first, any := w.queues[end].first()
+	if at, ok := w.queues[due].first(); ok {
+		first = min(first, at) // what is due has an end as well
 	}
-	first := w.queue[0].due
-	if w.wakeAt != 0 && w.wakeAt <= first {
-		return // it wakes early enough
+	if !any || w.wakeAt != 0 && w.wakeAt <= first {
+		return // nothing to wake for, or it wakes early enough
 	}
-	w.wakeAt = first
+	w.wakeAt = max(first, 1)
 	if wait := max(0, first-w.now()); w.timer == nil {
 		w.timer = time.AfterFunc(wait, w.tick)
 	} else {
@@ -197,14 +154,30 @@ func (w *Watchdog) wake() {
 	}
 }
 
-// tick hands what is due to the flights of its group.
+// tick ends what is over, and hands what is due to the flights of its group. It
+// never waits, so renewals that hang cannot keep a lease from ending.
 func (w *Watchdog) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wakeAt = 0
+	if w.closed {
+		return
+	}
 	now := w.now()
-	for len(w.queue) > 0 && w.queue[0].due <= now {
-		l := heap.Pop(&w.queue).(*Lease)
+	for at, ok := w.queues[end].first(); ok && at <= now; at, ok = w.queues[end].first() {
+		l := w.queues[end].leases[0]
+		switch {
+		case l.last > 0 && l.last <= now:
+			w.lose(l, TooLong)
+		case l.doubtful:
+			w.lose(l, Unreachable)
+		default:
+			w.lose(l, Expired)
+		}
+	}
+	for at, ok := w.queues[due].first(); ok && at <= now; at, ok = w.queues[due].first() {
+		l := w.queues[due].leases[0]
+		w.queues[due].remove(l)
 		g := w.groups[l.group]
 		if g == nil {
 			g = &group{}
@@ -216,9 +189,6 @@ func (w *Watchdog) tick() {
 		g.due = append(g.due, l)
 	}
 	for name, g := range w.groups {
-		if w.closed {
-			break
-		}
 		for waiting := len(g.due); waiting > 0 && g.flights < w.cfg.Flights; waiting -= w.cfg.Chunk {
 			g.flights++
 			w.wg.Go(func() { w.fly(name, g) })
@@ -254,12 +224,13 @@ func (w *Watchdog) take(name string, g *group) (leases []*Lease, left, now time.
 	n := 0
 	for ; n < len(g.due) && len(leases) < w.cfg.Chunk; n++ {
 		l := g.due[n]
-		if l.state != held || l.until() <= now {
+		until := l.places[end].at
+		if l.state != held || until <= now {
 			continue // ended while it waited, or about to: the timer tells why
 		}
 		l.doubtful = true // until there is an answer
-		w.stats.Lateness = max(w.stats.Lateness, now-l.due)
-		left = max(left, l.until()-now)
+		w.stats.Lateness = max(w.stats.Lateness, now-l.places[due].at)
+		left = max(left, until-now)
 		leases = append(leases, l)
 	}
 	g.due = g.due[n:]
@@ -282,34 +253,28 @@ func (w *Watchdog) renew(leases []*Lease, left time.Duration) (verdicts []Verdic
 // settle acts on the verdict of a renewal that was sent at that time.
 func (w *Watchdog) settle(l *Lease, v Verdict, sent time.Duration) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if l.state != held { // ended meanwhile: the verdict is about a lease that nobody has
-		w.mu.Unlock()
 		return
 	}
 	switch v {
 	case Held:
 		w.stats.Renewed++
 		l.doubtful = false
-		// The timer stays as it is: when it fires it sees the new end.
-		l.trust = max(l.trust, sent+l.ttl-Margin(l.ttl))
-		l.due = sent + l.ttl/3
-		w.push(l)
-		w.mu.Unlock()
-	case Gone, Taken:
+		w.queues[end].put(l, max(l.places[end].at, l.capped(sent+l.ttl-Margin(l.ttl))))
+		w.queues[due].put(l, sent+l.ttl/3)
+	case Gone:
 		w.stats.Refused++
-		w.mu.Unlock()
-		why := Expired
-		if v == Taken {
-			why = TakenOver
-		}
-		w.lose(l, why)
+		w.lose(l, Expired)
+	case Taken:
+		w.stats.Refused++
+		w.lose(l, TakenOver)
 	default:
 		w.stats.Failed++
 		// Ten tries in a third of the TTL, and never a busy loop.
-		l.due = w.now() + max(l.ttl/30, 5*time.Millisecond)
-		w.push(l)
-		w.mu.Unlock()
+		w.queues[due].put(l, w.now()+max(l.ttl/30, 5*time.Millisecond))
 	}
+	w.wake()
 }
 
 // protect runs f, code that is not ours, so that its panic ends nothing else.
@@ -320,29 +285,4 @@ func (w *Watchdog) protect(f func()) {
 		}
 	}()
 	f()
-}
-
-// byDue is a heap of leases, the one that is due first on top.
-type byDue []*Lease
-
-func (q byDue) Len() int           { return len(q) }
-func (q byDue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q byDue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-func (q *byDue) Push(x any) {
-	l := x.(*Lease)
-	l.index = len(*q)
-	*q = append(*q, l)
-}
-
-func (q *byDue) Pop() any {
-	old := *q
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	l.index = -1
-	return l
 }
