@@ -15,7 +15,7 @@ import (
 
 // newClient makes the group's client. Its rebalance callbacks are options of
 // construction, which is why it is not taken from the application.
-func (s *session) newClient(ctx context.Context) (*kgo.Client, error) {
+func (s *session) newClient(ctx context.Context) error {
 	var topics []string
 	for topic := range s.disp.byTopic {
 		topics = append(topics, topic)
@@ -41,14 +41,16 @@ func (s *session) newClient(ctx context.Context) (*kgo.Client, error) {
 		kgo.HeartbeatInterval(s.cfg.HeartbeatInterval),
 	}
 	opts = slices.Concat(opts, fixed, s.cfg.Client, []kgo.Opt{
-		kgo.OnPartitionsAssigned(s.assigned),
-		kgo.OnPartitionsRevoked(s.revoked),
-		kgo.OnPartitionsLost(s.lost),
+		kgo.OnPartitionsAssigned(s.callback(s.assigned)),
+		kgo.OnPartitionsRevoked(s.callback(s.revoked)),
+		kgo.OnPartitionsLost(s.callback(s.lost)),
 	})
 	cl, err := kgo.NewClient(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+		return fmt.Errorf("client: %w", err)
 	}
+	s.client = cl
+	close(s.made)
 	var errs []error
 	for _, o := range []struct {
 		name string
@@ -72,9 +74,18 @@ func (s *session) newClient(ctx context.Context) (*kgo.Client, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		cl.CloseAllowingRebalance()
-		return nil, err
+		return err
 	}
-	return cl, nil
+	return nil
+}
+
+// callback lets a rebalance callback wait for the client to be known: it may run
+// before kgo.NewClient has returned.
+func (s *session) callback(f func(m map[string][]int32)) func(context.Context, *kgo.Client, map[string][]int32) {
+	return func(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+		<-s.made
+		f(m)
+	}
 }
 
 // connect waits until a broker answers, or ctx ends.

@@ -99,7 +99,7 @@ type Config struct {
 // Hooks observe a [Consumer]. They must be fast and must not call it.
 type Hooks struct {
 	// Revoked is told of partitions that are no longer this consumer's. It runs
-	// on the client's group goroutine: the group waits for it.
+	// on the client's group goroutine, for which the group waits, or on Run's.
 	Revoked func(Revoked)
 }
 
@@ -196,10 +196,10 @@ func (c Config) validate() error {
 	if c.RetryMax < c.RetryMin {
 		bad("RetryMax is %v, must be at least RetryMin (%v)", c.RetryMax, c.RetryMin)
 	}
-	if c.HeartbeatInterval > c.SessionTimeout/3 {
+	if c.SessionTimeout > 0 && c.HeartbeatInterval > c.SessionTimeout/3 {
 		bad("HeartbeatInterval is %v, must be at most SessionTimeout/3 (%v)", c.HeartbeatInterval, c.SessionTimeout/3)
 	}
-	if most := c.RebalanceTimeout - c.HeartbeatInterval - revokeReserve; c.DrainTimeout > most {
+	if most := c.RebalanceTimeout - c.HeartbeatInterval - revokeReserve; c.RebalanceTimeout > 0 && c.DrainTimeout > most {
 		bad("DrainTimeout is %v, must be at most RebalanceTimeout - HeartbeatInterval - %v (%v)", c.DrainTimeout, revokeReserve, most)
 	}
 	return errors.Join(errs...)

@@ -477,30 +477,26 @@ func TestRun_WindowPausesAndResumes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 2, "t")
-			// Fetches of a batch each, since a pause acts on the next fetch.
-			for range 300 {
-				produce(t, c, 0, "stuck=v")
-			}
+			produceSingly(t, c, 300, "stuck=v") // a pause acts on the next fetch
 			cfg := fast(c)
 			cfg.BatchMax, cfg.Workers = 4, 2
 			cfg.Client = append(cfg.Client, kgo.FetchMaxPartitionBytes(1))
 			set(&cfg)
-			release, other := make(chan struct{}), make(chan struct{})
+			release, other := make(chan struct{}), make(chan string, 2)
 			s := start(t, cfg, routeTo(func(_ context.Context, m *middleware.Message) error {
-				if m.Key == "other" {
-					close(other)
+				if m.Key != "stuck" {
+					other <- m.Key
 					return nil
 				}
 				<-release
 				return nil
 			}))
 			fetched := func() (n int, paused bool) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				if s.session == nil {
+				live := s.live()
+				if live == nil {
 					return 0, false
 				}
-				d := s.session.disp
+				d := live.disp
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				p := d.parts[partID{"t", 0}]
@@ -514,6 +510,7 @@ func TestRun_WindowPausesAndResumes(t *testing.T) {
 			recv(t, other, "the other partition to go on")
 			before, _ := fetched()
 			produce(t, c, 1, "last")
+			recv(t, other, "the other partition to go on")
 			if after, _ := fetched(); before >= 300 || after != before {
 				t.Errorf("undecided = %d and then %d, want a few, and no more while paused", before, after)
 			}

@@ -88,19 +88,41 @@ func each(f func(ctx context.Context, m *middleware.Message) error) middleware.H
 // produce writes records of topic "t", given as "key=value" or "key", to a partition.
 func produce(t testing.TB, c *kfake.Cluster, partition int32, records ...string) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cl := producer(t, c)
 	defer cl.Close()
 	var rs []*kgo.Record
 	for _, r := range records {
-		key, value, _ := strings.Cut(r, "=")
-		rs = append(rs, &kgo.Record{Topic: "t", Partition: partition, Key: []byte(key), Value: []byte(value)})
+		rs = append(rs, record(partition, r))
 	}
 	if err := cl.ProduceSync(t.Context(), rs...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// produceSingly writes a record n times to partition 0, each in a batch of its own.
+func produceSingly(t testing.TB, c *kfake.Cluster, n int, r string) {
+	t.Helper()
+	cl := producer(t, c)
+	defer cl.Close()
+	for range n {
+		if err := cl.ProduceSync(t.Context(), record(0, r)).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func producer(t testing.TB, c *kfake.Cluster) *kgo.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cl
+}
+
+func record(partition int32, r string) *kgo.Record {
+	key, value, _ := strings.Cut(r, "=")
+	return &kgo.Record{Topic: "t", Partition: partition, Key: []byte(key), Value: []byte(value)}
 }
 
 // numbered returns n records of different keys.
@@ -137,6 +159,16 @@ func start(t testing.TB, cfg Config, routes ...Route) *started {
 		<-s.done
 	})
 	return s
+}
+
+// live returns the inside of a consumer that runs and has a client.
+func (s *started) live() *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == nil || !isClosed(s.session.made) {
+		return nil
+	}
+	return s.session
 }
 
 // wait waits for Run to return.

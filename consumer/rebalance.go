@@ -1,18 +1,13 @@
 package consumer
 
-import (
-	"context"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
-)
+import "time"
 
 // The three callbacks run one after another, and never while the poll loop is
 // between a poll and its AllowRebalance. Empty maps are normal for all of them.
 
 // assigned makes the parts that records are about to arrive for.
-func (s *session) assigned(_ context.Context, cl *kgo.Client, m map[string][]int32) {
-	member, _ := cl.GroupMetadata()
+func (s *session) assigned(m map[string][]int32) {
+	member, _ := s.client.GroupMetadata()
 	s.disp.assign(m, member)
 	s.resume(m) // a pause outlives an assignment
 	s.health.joined()
@@ -23,7 +18,7 @@ func (s *session) assigned(_ context.Context, cl *kgo.Client, m map[string][]int
 
 // revoked gives partitions back: nothing of them starts any more, what is in
 // flight gets the drain timeout, what is decided is committed.
-func (s *session) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *session) revoked(m map[string][]int32) {
 	if len(m) > 0 {
 		s.drain(m, ErrRevoked)
 	}
@@ -31,7 +26,7 @@ func (s *session) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32
 
 // lost forgets partitions that are somebody else's already: whatever is in
 // flight for them is a duplicate of the new owner's work.
-func (s *session) lost(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *session) lost(m map[string][]int32) {
 	s.health.left()
 	if len(m) == 0 {
 		return

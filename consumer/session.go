@@ -18,6 +18,7 @@ type session struct {
 	base context.Context // of handlers and last commits: has the values of Run's, but not its end
 
 	client     *kgo.Client
+	made       chan struct{} // closed once client is set
 	disp       *dispatcher
 	health     *health
 	workers    sync.WaitGroup
@@ -32,6 +33,7 @@ func newSession(ctx context.Context, cfg Config, routes []Route) *session {
 		cfg:        cfg,
 		log:        cfg.Logger,
 		base:       base,
+		made:       make(chan struct{}),
 		disp:       newDispatcher(base, cfg, routes),
 		health:     newHealth(cfg.Logger),
 		committing: make(chan struct{}, 1),
@@ -42,8 +44,8 @@ func newSession(ctx context.Context, cfg Config, routes []Route) *session {
 func (s *session) run(ctx context.Context) error {
 	clientCtx, kill := context.WithCancel(s.base)
 	defer kill()
-	var err error
-	if s.client, err = s.newClient(clientCtx); err != nil {
+	err := s.newClient(clientCtx)
+	if err != nil {
 		return err
 	}
 	// work ends with ctx, or with the cause for which a handler halts us.

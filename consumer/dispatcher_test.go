@@ -1,0 +1,639 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward/middleware"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A desk is a dispatcher without Kafka and without workers.
+type desk struct {
+	*dispatcher
+	t testing.TB
+}
+
+func newDesk(t testing.TB, set func(*Config)) *desk {
+	t.Helper()
+	cfg := Config{}.withDefaults()
+	if set != nil {
+		set(&cfg)
+	}
+	d := newDispatcher(t.Context(), cfg, []Route{{Topics: []string{"t"}}, {Topics: []string{"u"}}})
+	d.assign(map[string][]int32{"t": {0, 1}, "u": {0}}, "m1")
+	for _, r := range d.routes {
+		r.pace = time.Nanosecond // batches are as large as they may be
+	}
+	return &desk{d, t}
+}
+
+// put enqueues a record for each key, at the given offsets.
+func (d *desk) put(topic string, num int32, keyAt map[int64]string) []*item {
+	d.t.Helper()
+	p := d.owner(topic, num)
+	var items []*item
+	for _, at := range slices.Sorted(mapKeys(keyAt)) {
+		key := keyAt[at]
+		it := &item{part: p, route: d.byTopic[topic], offset: at, epoch: 3, bytes: 10}
+		switch key {
+		case "control":
+			it.done = true
+		case "": // not identified
+		default:
+			it.msg = &middleware.Message{
+				Identity: middleware.Identity{Key: key, ID: fmt.Sprint(topic, num, at)}, Attempt: 1,
+				Record: &kgo.Record{Topic: topic, Partition: num, Offset: at},
+			}
+		}
+		items = append(items, it)
+	}
+	if dead, _ := d.enqueue(p, items); len(dead) > 0 {
+		errs := make([]error, len(dead))
+		for i := range errs {
+			errs[i] = errors.New("no key")
+		}
+		d.stopUnidentified(dead, errs)
+	}
+	return items
+}
+
+// next takes a batch, which must be there.
+func (d *desk) next() *batch {
+	d.t.Helper()
+	if d.readyLanes() == 0 {
+		d.t.Fatal("nothing is ready")
+	}
+	return d.take()
+}
+
+func (d *desk) readyLanes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ready
+}
+
+// done finishes a batch with one error for all of its items.
+func (d *desk) done(b *batch, err error) (dead []*MessageError, resume []*part) {
+	verdicts := make([]verdict, len(b.items))
+	for i, it := range b.items {
+		verdicts[i] = d.cfg.judge(it, err)
+	}
+	return d.finish(b, verdicts, time.Millisecond)
+}
+
+func mapKeys[K comparable, V any](m map[K]V) func(yield func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// at describes what a batch holds.
+func at(b *batch) string {
+	var s []string
+	for _, it := range b.items {
+		s = append(s, fmt.Sprintf("%s/%d@%d", it.part.topic, it.part.num, it.offset))
+	}
+	slices.Sort(s)
+	return strings.Join(s, " ")
+}
+
+func (d *desk) wantBatch(want string) *batch {
+	d.t.Helper()
+	b := d.next()
+	if got := at(b); got != want {
+		d.t.Fatalf("batch = %s, want %s", got, want)
+	}
+	return b
+}
+
+func (d *desk) wantNothing() {
+	d.t.Helper()
+	if d.readyLanes() != 0 {
+		d.t.Fatalf("ready = %s, want nothing", at(d.take()))
+	}
+}
+
+func (d *desk) wantNext(p *part, want int64) {
+	d.t.Helper()
+	if got := p.next.Offset; got != want {
+		d.t.Fatalf("next offset = %d, want %d", got, want)
+	}
+}
+
+// wantEmpty checks that nothing is kept of what is over.
+func (d *desk) wantEmpty() {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.lanes)+len(d.stuck)+len(d.running)+d.ready != 0 {
+		d.t.Errorf("kept %d lanes, %d stopped ones, %d batches, %d ready", len(d.lanes), len(d.stuck), len(d.running), d.ready)
+	}
+}
+
+func TestPart_NextMovesBehindTheFirstUndecided(t *testing.T) {
+	d := newDesk(t, nil)
+	p := d.owner("t", 0)
+	// Offsets have gaps where the log was compacted; 4 and 21 are control records.
+	d.put("t", 0, map[int64]string{3: "a", 4: "control", 10: "b", 11: "c", 20: "d", 21: "control"})
+	b := d.wantBatch("t/0@10 t/0@11 t/0@20 t/0@3")
+	order := []int64{11, 3, 20, 10}
+	want := []int64{-1, 5, 5, 22}
+	for i, offset := range order {
+		j := slices.IndexFunc(b.items, func(it *item) bool { return it.offset == offset })
+		d.finish(&batch{route: b.route, items: b.items[j : j+1], cancel: b.cancel}, []verdict{{}}, time.Millisecond)
+		d.wantNext(p, want[i])
+	}
+	if p.next.Epoch != 3 || p.bytes != 0 || p.undecided != 0 || p.inflight != 0 {
+		t.Errorf("part = %+v, want epoch 3 and nothing left", p)
+	}
+}
+
+func TestDispatcher_OneItemOfAKeyAtATime(t *testing.T) {
+	d := newDesk(t, nil)
+	d.put("t", 0, map[int64]string{0: "a", 1: "a", 2: "b"})
+	d.put("t", 1, map[int64]string{0: "a"})
+	b := d.wantBatch("t/0@0 t/0@2")
+	d.wantNothing()
+	d.done(b, nil)
+	b = d.wantBatch("t/0@1")
+	d.done(b, nil)
+	b = d.wantBatch("t/1@0")
+	d.done(b, nil)
+	d.wantEmpty()
+}
+
+func TestDispatcher_BatchesAreOfOneRoute(t *testing.T) {
+	d := newDesk(t, nil)
+	d.put("t", 0, map[int64]string{0: "a", 1: "b"})
+	d.put("u", 0, map[int64]string{0: "c", 1: "a"})
+	first, second := d.next(), d.next()
+	if got := []string{at(first), at(second)}; !slices.Contains(got, "t/0@0 t/0@1") || !slices.Contains(got, "u/0@0") {
+		t.Errorf("batches = %v", got)
+	}
+	d.done(first, nil)
+	d.done(second, nil)
+	d.done(d.wantBatch("u/0@1"), nil)
+	d.wantEmpty()
+}
+
+func TestRoute_Share(t *testing.T) {
+	const target = 50 * time.Millisecond
+	for _, tt := range []struct {
+		pace              time.Duration
+		ready, idle, want int
+	}{
+		{0, 100, 1, 1}, // nothing is known yet
+		{time.Microsecond, 1, 4, 1},
+		{time.Microsecond, 10, 4, 3},
+		{time.Microsecond, 10, 1, 10},
+		{time.Microsecond, 1000, 4, 64},     // BatchMax
+		{10 * time.Millisecond, 1000, 1, 5}, // BatchTime
+		{time.Second, 1000, 1, 1},
+	} {
+		r := &route{pace: tt.pace}
+		if got := r.share(tt.ready, tt.idle, 64, target); got != tt.want {
+			t.Errorf("share of %d ready for %d idle at %v each = %d, want %d", tt.ready, tt.idle, tt.pace, got, tt.want)
+		}
+	}
+}
+
+func TestDispatcher_SlowLaneRunsAlone(t *testing.T) {
+	d := newDesk(t, nil)
+	slow := func(b *batch) { d.finish(b, make([]verdict, len(b.items)), time.Second) }
+	d.put("t", 0, map[int64]string{0: "slow", 1: "slow", 2: "slow"})
+	slow(d.wantBatch("t/0@0"))
+	if pace := d.routes[0].pace; pace > time.Millisecond {
+		t.Errorf("pace = %v, but the slow lane says nothing of the others", pace)
+	}
+	d.put("t", 0, map[int64]string{3: "a", 4: "b"})
+	first, second := d.next(), d.next()
+	if got := []string{at(first), at(second)}; !slices.Contains(got, "t/0@1") || !slices.Contains(got, "t/0@3 t/0@4") {
+		t.Errorf("batches = %v, want the slow lane alone", got)
+	}
+	d.done(first, nil)
+	d.done(second, nil)
+	d.put("t", 0, map[int64]string{5: "c"})
+	d.done(d.wantBatch("t/0@2 t/0@5"), nil) // it was fast, so it may share again
+	d.wantEmpty()
+}
+
+func TestRoute_PaceFollowsBothWays(t *testing.T) {
+	r := &route{}
+	b := &batch{route: r}
+	for range 64 {
+		b.items = append(b.items, &item{lane: &lane{}})
+	}
+	share := func() int { return r.share(1000, 1, 64, 50*time.Millisecond) }
+	r.measure(b, 64*100*time.Millisecond, 50*time.Millisecond)
+	if got := share(); got != 1 {
+		t.Errorf("share after slow ones = %d, want 1", got)
+	}
+	b.items = b.items[:1]
+	for range 30 {
+		r.measure(b, time.Millisecond, 50*time.Millisecond)
+	}
+	if got := share(); got < 40 {
+		t.Errorf("share after fast ones = %d, want 40 or more", got)
+	}
+}
+
+func TestDispatcher_RevokeDropsWhatIsQueued(t *testing.T) {
+	d := newDesk(t, nil)
+	p := d.owner("t", 0)
+	d.put("t", 0, map[int64]string{0: "a", 1: "b", 2: "c"})
+	b := d.wantBatch("t/0@0 t/0@1 t/0@2")
+	d.put("t", 0, map[int64]string{3: "a", 4: "d"})
+	d.put("t", 1, map[int64]string{0: "a", 1: "d"})
+
+	parts, undecided, inflight := d.disown(map[string][]int32{"t": {0}, "u": {}}, revoked)
+	if len(parts) != 1 || undecided != 5 || inflight != 3 {
+		t.Errorf("disown = %d parts, %d undecided, %d in flight, want 1, 5, 3", len(parts), undecided, inflight)
+	}
+	d.done(d.wantBatch("t/1@1"), nil) // and not t/0@4 before it
+	if isClosed(p.drained) {
+		t.Error("drained with three messages in flight")
+	}
+	d.finish(b, []verdict{{}, d.cfg.judge(b.items[1], errors.New("no")), d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no")))}, 0)
+	if !isClosed(p.drained) {
+		t.Error("not drained with nothing in flight")
+	}
+	d.wantNext(p, 1) // what was decided counts, what failed is the next owner's
+	if got := d.offers(parts); len(got) != 1 || got[0].at.Offset != 1 {
+		t.Errorf("offers = %+v", got)
+	}
+	d.done(d.wantBatch("t/1@0"), nil)
+	if abandoned := d.release(parts); abandoned != 0 {
+		t.Errorf("abandoned = %d", abandoned)
+	}
+	d.wantEmpty()
+	if d.owner("t", 0) != nil || d.owner("t", 1) == nil {
+		t.Error("released the wrong part")
+	}
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestDispatcher_RecordThatComesBackWaitsForItsOldHandler(t *testing.T) {
+	d := newDesk(t, nil)
+	one := map[string][]int32{"t": {0}}
+	d.put("t", 0, map[int64]string{0: "a", 1: "a"})
+	old := d.wantBatch("t/0@0")
+	parts, _, _ := d.disown(one, revoked)
+	if abandoned := d.release(parts); abandoned != 1 {
+		t.Errorf("abandoned = %d, want 1", abandoned)
+	}
+	d.assign(one, "m1")
+	d.put("t", 0, map[int64]string{0: "a", 1: "a"})
+	d.wantNothing()
+	d.done(old, nil)
+	p := d.owner("t", 0)
+	d.wantNext(p, -1) // what the old part decided is not the new one's
+	d.done(d.wantBatch("t/0@0"), nil)
+	d.wantNext(p, 1)
+	d.done(d.wantBatch("t/0@1"), nil)
+	d.wantEmpty()
+}
+
+func TestDispatcher_RevokeFreesLanesBehindItsItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		d.put("t", 0, map[int64]string{0: "parked", 1: "stopped", 2: "", 3: "only here"})
+		b := d.next()
+		d.finish(b, []verdict{
+			d.cfg.judge(b.items[0], errors.New("no")),
+			d.cfg.judge(b.items[1], middleware.Permanent(errors.New("no"))),
+			d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no"))),
+		}, 0)
+		d.put("u", 0, map[int64]string{0: "parked", 1: "stopped"})
+		if n := len(d.stoppedLanes()); n != 3 {
+			t.Errorf("stopped lanes = %d, want 3", n)
+		}
+		d.wantNothing()
+		parts, _, _ := d.disown(map[string][]int32{"t": {0}}, revoked)
+		d.release(parts)
+		b = d.wantBatch("u/0@0 u/0@1") // the heads belong to another route now
+		if n := len(d.stoppedLanes()); n != 0 {
+			t.Errorf("stopped lanes = %d, want 0", n)
+		}
+		// The timer of an item that was dropped must not let another one go.
+		stale := d.lanes["parked"].timer
+		d.done(b, middleware.RetryAfter(time.Hour, errors.New("no")))
+		stale.Reset(time.Second)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		d.wantNothing()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		d.done(d.wantBatch("u/0@0 u/0@1"), nil)
+		d.wantEmpty()
+	})
+}
+
+func TestDispatcher_ParkedLaneWaitsAndBlocksNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		d.put("t", 0, map[int64]string{0: "a", 1: "a"})
+		d.done(d.wantBatch("t/0@0"), middleware.RetryAfter(time.Hour, errors.New("no")))
+		d.put("t", 0, map[int64]string{2: "b"})
+		d.done(d.wantBatch("t/0@2"), nil)
+		time.Sleep(time.Hour - 1)
+		synctest.Wait()
+		d.wantNothing()
+		time.Sleep(1)
+		synctest.Wait()
+		d.done(d.wantBatch("t/0@0"), nil)
+		d.done(d.wantBatch("t/0@1"), nil)
+		d.wantEmpty()
+	})
+}
+
+func TestDispatcher_LostIsNotCommitted(t *testing.T) {
+	d := newDesk(t, nil)
+	p := d.owner("t", 0)
+	d.put("t", 0, map[int64]string{0: "a", 1: "b"})
+	b := d.wantBatch("t/0@0 t/0@1")
+	parts, _, _ := d.disown(map[string][]int32{"t": {0}}, revoked)
+	d.done(b, nil)
+	if !d.mayCommit(p, "m1") {
+		t.Error("a part that is being revoked may not be committed")
+	}
+	d.disown(map[string][]int32{"t": {0}}, lost) // while it drains
+	if d.mayCommit(p, "m1") || len(d.offers(parts)) != 0 || len(d.offers(nil)) != 0 {
+		t.Error("a lost part may be committed")
+	}
+	d.release(parts)
+	if d.mayCommit(p, "m1") {
+		t.Error("a released part may be committed")
+	}
+}
+
+func TestDispatcher_OnlyTheMemberThatOwnsMayCommit(t *testing.T) {
+	d := newDesk(t, nil)
+	p := d.owner("t", 0)
+	if d.mayCommit(p, "m2") || !d.mayCommit(p, "m1") {
+		t.Error("m2 may commit, or m1 may not")
+	}
+	d.assign(nil, "m2") // thrown out and joined again, and has kept the part
+	if d.owner("t", 0) != p || d.mayCommit(p, "m1") || !d.mayCommit(p, "m2") {
+		t.Error("a part that survived is not stamped")
+	}
+}
+
+func TestDispatcher_InterruptEndsTheBatchesOfAPart(t *testing.T) {
+	d := newDesk(t, func(c *Config) { c.BatchMax = 1 })
+	d.put("t", 0, map[int64]string{0: "a"})
+	first := d.next()
+	d.put("t", 1, map[int64]string{0: "b"})
+	second := d.next()
+	d.interrupt([]*part{d.owner("t", 0)}, ErrRevoked)
+	if got := context.Cause(first.ctx); !errors.Is(got, ErrRevoked) {
+		t.Errorf("cause = %v, want ErrRevoked", got)
+	}
+	if second.ctx.Err() != nil {
+		t.Error("a batch of another part was ended")
+	}
+}
+
+func TestDispatcher_ClosedStartsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		got := make(chan *batch)
+		go func() { got <- d.take() }()
+		synctest.Wait() // it waits
+		d.close()
+		if b := <-got; b != nil {
+			t.Error("a waiting worker got a batch")
+		}
+		d.put("t", 0, map[int64]string{0: "a"})
+		if b := d.take(); b != nil {
+			t.Error("a worker got a batch")
+		}
+		d.assign(map[string][]int32{"t": {7}}, "m1")
+		if d.owner("t", 7) != nil {
+			t.Error("a part was made")
+		}
+	})
+}
+
+func TestDispatcher_PollWaitsUntilWorkersAreHungry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(c *Config) { c.Workers, c.BatchMax = 1, 2 })
+		d.put("t", 0, map[int64]string{0: "a", 1: "b"})
+		polled := make(chan struct{})
+		go func() {
+			d.waitHungry(t.Context())
+			close(polled)
+		}()
+		synctest.Wait()
+		if isClosed(polled) {
+			t.Error("polls though a full batch is ready")
+		}
+		d.next()
+		<-polled
+		d.put("t", 0, map[int64]string{2: "c", 3: "d"})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		d.waitHungry(ctx)
+	})
+}
+
+func TestDispatcher_FullPartPausesAtItsNextFetch(t *testing.T) {
+	d := newDesk(t, func(c *Config) { c.Window = 4 })
+	p := d.owner("t", 0)
+	d.put("t", 0, map[int64]string{0: "a", 1: "b", 2: "c", 3: "d"})
+	if p.paused {
+		t.Error("paused by the fetch that filled it: the workers may need no more")
+	}
+	d.put("t", 0, map[int64]string{4: "e"})
+	if !p.paused || !d.pausedNow(p) {
+		t.Error("not paused though it was full")
+	}
+	b := d.wantBatch("t/0@0 t/0@1 t/0@2 t/0@3 t/0@4")
+	finish := func(offsets ...int64) (resume []*part) {
+		for _, offset := range offsets {
+			j := slices.IndexFunc(b.items, func(it *item) bool { return it.offset == offset })
+			_, r := d.finish(&batch{route: b.route, items: b.items[j : j+1], cancel: b.cancel}, []verdict{{}}, 0)
+			resume = append(resume, r...)
+		}
+		return resume
+	}
+	if got := finish(1, 2, 3, 4); got != nil {
+		t.Error("resumed though the first record is undecided: the window would grow without end")
+	}
+	if got := finish(0); len(got) != 1 || got[0] != p || d.pausedNow(p) {
+		t.Error("not resumed")
+	}
+}
+
+// TestDispatcher_Invariants drives the dispatcher at random and looks after every
+// step whether anything that must always hold does not.
+func TestDispatcher_Invariants(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) { driveAtRandom(t, rand.New(rand.NewPCG(seed, 1))) })
+	}
+}
+
+func driveAtRandom(t *testing.T, rnd *rand.Rand) {
+	d := newDesk(t, func(c *Config) { c.BatchMax = 5 })
+	parts := []partID{{"t", 0}, {"t", 1}, {"u", 0}}
+	offsets := make(map[partID]int64) // fetched
+	decided := make(map[*item]bool)
+	all := make(map[*part][]*item)
+	running := make(map[string]bool) // by key
+	var batches []*batch
+	verdicts := []error{nil, nil, nil, errors.New("no"), middleware.Busy(0, errors.New("held")), middleware.Permanent(errors.New("no"))}
+	finish := func(err func() error) {
+		if len(batches) == 0 {
+			return
+		}
+		i := rnd.IntN(len(batches))
+		b := batches[i]
+		batches = slices.Delete(batches, i, i+1)
+		vs := make([]verdict, len(b.items))
+		for i, it := range b.items {
+			vs[i] = d.cfg.judge(it, err())
+			decided[it] = vs[i].class == middleware.Decided
+			delete(running, it.msg.Key)
+		}
+		d.finish(b, vs, time.Millisecond)
+	}
+	for range 3000 {
+		id := parts[rnd.IntN(len(parts))]
+		one := map[string][]int32{id.topic: {id.num}}
+		p := d.owner(id.topic, id.num)
+		switch rnd.IntN(10) {
+		case 0, 1, 2:
+			if p == nil {
+				continue
+			}
+			keys := make(map[int64]string)
+			for range rnd.IntN(6) {
+				keys[offsets[id]] = fmt.Sprint("k", rnd.IntN(8))
+				if rnd.IntN(20) == 0 {
+					keys[offsets[id]] = []string{"", "control"}[rnd.IntN(2)]
+				}
+				offsets[id] += 1 + rnd.Int64N(3)
+			}
+			all[p] = append(all[p], d.put(id.topic, id.num, keys)...)
+		case 3, 4, 5:
+			if d.readyLanes() == 0 {
+				continue
+			}
+			b := d.next()
+			batches = append(batches, b)
+			for _, it := range b.items {
+				if it.part.state != owned {
+					t.Fatal("started an item of a part that is not owned")
+				}
+				if running[it.msg.Key] {
+					t.Fatalf("two items of key %s at once", it.msg.Key)
+				}
+				running[it.msg.Key] = true
+				for _, earlier := range all[it.part] {
+					if earlier == it {
+						break
+					}
+					if !decided[earlier] && earlier.msg != nil && earlier.msg.Key == it.msg.Key {
+						t.Fatalf("offset %d of key %s started before %d", it.offset, it.msg.Key, earlier.offset)
+					}
+				}
+			}
+		case 6, 7:
+			finish(func() error { return verdicts[rnd.IntN(len(verdicts))] })
+		case 8:
+			time.Sleep(time.Second)
+			synctest.Wait()
+		case 9:
+			if rnd.IntN(5) > 0 {
+				continue
+			}
+			if p == nil {
+				offsets[id] = 0
+				d.assign(one, "m1")
+				continue
+			}
+			gone, _, _ := d.disown(one, []ownership{revoked, lost}[rnd.IntN(2)])
+			d.release(gone)
+		}
+		check(t, d, all)
+	}
+	for len(batches) > 0 {
+		finish(func() error { return nil })
+		check(t, d, all)
+	}
+	gone, _, _ := d.disown(d.all(), revoked)
+	d.release(gone)
+	d.wantEmpty()
+}
+
+// check looks at what must hold between any two steps.
+func check(t *testing.T, d *desk, all map[*part][]*item) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.parts {
+		undecided, bytes := 0, int64(0)
+		first := int64(-1)
+		for _, it := range all[p] {
+			if !it.done {
+				undecided++
+				if first < 0 {
+					first = it.offset
+				}
+			}
+		}
+		for _, it := range p.items.all() {
+			bytes += it.bytes
+		}
+		if first >= 0 && p.next.Offset > first {
+			t.Fatalf("offset %d would be committed, %d is undecided", p.next.Offset, first)
+		}
+		if first < 0 && len(all[p]) > 0 && p.next.Offset != all[p][len(all[p])-1].offset+1 {
+			t.Fatalf("next = %d though all is decided", p.next.Offset)
+		}
+		if p.undecided != undecided || p.bytes != bytes {
+			t.Fatalf("counted %d undecided and %d bytes, are %d and %d", p.undecided, p.bytes, undecided, bytes)
+		}
+	}
+	waiting := make(map[laneState]int)
+	for key, l := range d.lanes {
+		waiting[l.state]++
+		if l.items.len() == 0 || l.state == idle {
+			t.Fatalf("lane %s has %d items in state %d", key, l.items.len(), l.state)
+		}
+		for i, it := range l.items.all() {
+			if it.part.state != owned && (i > 0 || l.state != running) || it.done {
+				t.Fatalf("lane %s in state %d holds item %d, done %t, of a part in state %d", key, l.state, i, it.done, it.part.state)
+			}
+		}
+	}
+	queued, inflight := 0, 0
+	for _, r := range d.routes {
+		queued += r.ready.len() + r.alone.len()
+	}
+	for b := range d.running {
+		inflight += len(b.items)
+	}
+	if d.ready != queued || queued != waiting[ready] || inflight != waiting[running] {
+		t.Fatalf("ready %d, queued %d, in flight %d, lanes by state %v", d.ready, queued, inflight, waiting)
+	}
+}
