@@ -147,7 +147,7 @@ func findJava(ctx context.Context) (string, error) {
 // kafkaJars returns the folder of the broker's classpath, from the cache or by Maven,
 // which checks what it fetches. Another pom is another folder.
 func kafkaJars(ctx context.Context, note func(string, ...any)) (string, error) {
-	return cached(fmt.Sprintf("kafka-%s-%.6x", kafkaVersion, sha256.Sum256(kafkaPom)), func(dir string) error {
+	return cached(cacheDir(), fmt.Sprintf("kafka-%s-%.6x", kafkaVersion, sha256.Sum256(kafkaPom)), func(dir string) error {
 		mvn, err := exec.LookPath("mvn")
 		if err != nil {
 			return &missingError{"install Maven (Debian: apt-get install maven; macOS: brew install maven), to have the jars of Apache Kafka fetched", err}

@@ -85,8 +85,8 @@ func usable(dir string, toAll bool) (string, error) {
 
 var firstNumber = regexp.MustCompile(`\d+`)
 
-// version returns the first number in a path, 0 without one.
-func version(path string) int {
-	n, _ := strconv.Atoi(firstNumber.FindString(path))
+// version returns the first number in the name of the folder above bin, 0 without one.
+func version(bin string) int {
+	n, _ := strconv.Atoi(firstNumber.FindString(filepath.Base(filepath.Dir(bin))))
 	return n
 }

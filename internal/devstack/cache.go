@@ -7,41 +7,24 @@ import (
 	"syscall"
 )
 
-// cacheDir returns the folder for what was fetched, made if it is not there. Root's is
-// one that every user may read: Postgres runs as another user, and /root is closed.
-func cacheDir() (string, error) {
-	var dir string
+// cacheDir returns the folder for what was fetched. Root's is one that every user may
+// read: Postgres runs as another user, and /root is closed.
+func cacheDir() string {
 	if os.Geteuid() == 0 {
-		dir = "/var/tmp/onceward-cache"
-	} else {
-		base, err := os.UserCacheDir()
-		if err != nil { // no home, as user nobody has none
-			base = os.TempDir()
-		} else if err := os.MkdirAll(base, 0o700); err != nil {
-			base = os.TempDir()
-		}
-		dir = filepath.Join(base, fmt.Sprintf("onceward-cache-%d", os.Geteuid()))
+		return "/var/tmp/onceward-cache"
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
+	base, err := os.UserCacheDir()
+	if err != nil || os.MkdirAll(base, 0o700) != nil { // no home, as user nobody has none
+		base = os.TempDir()
 	}
-	// It may be in a folder where everybody can write, and programs are run from it.
-	fi, err := os.Lstat(dir)
-	if err != nil {
-		return "", err
-	}
-	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
-		return "", fmt.Errorf("%s must be a folder of user %d that nobody else can write to, remove it", dir, os.Geteuid())
-	}
-	return dir, nil
+	return filepath.Join(base, fmt.Sprintf("onceward-cache-%d", os.Geteuid()))
 }
 
-// cached returns the folder name in the cache. If it is not there, fill makes it, given a
-// temporary folder of its own. The folder appears whole or not at all; if two
+// cached returns the folder name in the cache at base. If it is not there, fill makes it,
+// given a temporary folder of its own. The folder appears whole or not at all; if two
 // processes make it, the first wins and the other's is thrown away.
-func cached(name string, fill func(dir string) error) (string, error) {
-	base, err := cacheDir()
-	if err != nil {
+func cached(base, name string, fill func(dir string) error) (string, error) {
+	if err := ownFolder(base); err != nil {
 		return "", err
 	}
 	dir := filepath.Join(base, name)
@@ -65,4 +48,20 @@ func cached(name string, fill func(dir string) error) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// ownFolder makes dir unless it is there, and makes sure that nobody else can write to
+// it: programs are run from it, and its parent may be open to all.
+func ownFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s must be a folder of user %d that nobody else can write to, remove it", dir, os.Geteuid())
+	}
+	return nil
 }

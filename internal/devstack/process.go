@@ -164,11 +164,22 @@ func (d *daemon) startAt(ctx context.Context, ports []int) (err error) {
 			d.proc.kill()
 		}
 	}()
-	// Servers do not say on which port they listen when, so they are asked.
+	// A question ends with the process: if it lost its port, somebody who never answers
+	// may listen there.
+	running, ended := context.WithCancel(ctx)
+	defer ended()
+	go func(p *process) {
+		select {
+		case <-p.done:
+			ended()
+		case <-running.Done():
+		}
+	}(d.proc)
+	// Servers do not tell when they are ready, so they are asked.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		asked, cancel := context.WithTimeout(ctx, 2*time.Second)
+		asked, cancel := context.WithTimeout(running, 2*time.Second)
 		err := d.ready(asked, ports, cmd.Process.Pid)
 		cancel()
 		if err == nil {

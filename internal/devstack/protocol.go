@@ -28,7 +28,8 @@ type report struct {
 
 func (r report) asError() error {
 	if r.Missing {
-		return fmt.Errorf("%w: %s", ErrMissing, r.Error)
+		return fmt.Errorf("%w: %s\nor run \"docker compose up -d --wait\" and set %s, %s and %s as docker-compose.yml says",
+			ErrMissing, r.Error, EnvKafka, EnvRedis, EnvPostgres)
 	}
 	return errors.New("devstack: " + r.Error)
 }

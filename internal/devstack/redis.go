@@ -62,7 +62,7 @@ var (
 )
 
 func (s *redisServer) ready(ctx context.Context, ports []int, pid int) error {
-	c := redis.NewClient(&redis.Options{Addr: addr(ports[0]), MaxRetries: -1, DisableIdentity: true})
+	c := redis.NewClient(&redis.Options{Addr: addr(ports[0]), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true})
 	defer c.Close()
 	info, err := c.Info(ctx, "server").Result()
 	if err != nil {

@@ -3,6 +3,7 @@ package devstack
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,7 +79,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 				return nil, fmt.Errorf("devstack: start: %w", context.Cause(ctx))
 			}
 			if err != nil {
-				return nil, fmt.Errorf("devstack: supervisor: %w", cmpErr(end, err))
+				return nil, fmt.Errorf("devstack: supervisor: %w", cmp.Or(end, err))
 			}
 			return nil, r.asError()
 		}
@@ -177,7 +178,9 @@ func startSupervisor(cfg Config) (*supervisor, error) {
 	defer stdout.Close()
 
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), supervisorEnv+"=1")
+	cmd.Env = append(os.Environ(), supervisorEnv+"=1",
+		// In a binary built with -race, exit would sleep for a second.
+		"GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	// All three are pipes of ours. With the caller's stderr, "go test" would wait for the
 	// supervisor to end.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stdout
@@ -277,14 +280,4 @@ func (s *supervisor) end() error {
 		err = fmt.Errorf("%w\n%s", err, text)
 	}
 	return err
-}
-
-// cmpErr returns the first error that is not nil.
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
