@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // cacheDir returns the folder for what was fetched. Root's is one that every user may
@@ -31,6 +32,7 @@ func cached(base, name string, fill func(dir string) error) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
+	removeOldPartials(base)
 	tmp, err := os.MkdirTemp(base, "partial-")
 	if err != nil {
 		return "", err
@@ -48,6 +50,19 @@ func cached(base, name string, fill func(dir string) error) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// partialFor is how long a fetch may take before its folder counts as left over from a
+// process that was killed.
+const partialFor = time.Hour
+
+func removeOldPartials(base string) {
+	partials, _ := filepath.Glob(filepath.Join(base, "partial-*")) // the pattern is good
+	for _, dir := range partials {
+		if fi, err := os.Stat(dir); err == nil && time.Since(fi.ModTime()) > partialFor {
+			os.RemoveAll(dir)
+		}
+	}
 }
 
 // ownFolder makes dir unless it is there, and makes sure that nobody else can write to

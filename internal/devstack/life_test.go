@@ -101,6 +101,35 @@ func TestUp_GroupSignalSparesServers(t *testing.T) {
 	}
 }
 
+func TestUp_EndsOnSignal(t *testing.T) {
+	tests := []struct {
+		name string
+		sig  syscall.Signal
+		args []string
+		want int
+	}{
+		{"alone", syscall.SIGINT, nil, 0},
+		{"SIGTERM is the command's to answer", syscall.SIGTERM, []string{"--", "sh", "-c", `trap "exit 5" TERM; echo ready; while :; do sleep 0.05; done`}, 5},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			clearEnv(t)
+			tmp := tempHome(t)
+			cmd := startUp(t, nil, append([]string{"-only", "redis"}, tt.args...)...)
+			if err := cmd.Process.Signal(tt.sig); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != tt.want {
+				t.Errorf("exit code = %d, want %d", got, tt.want)
+			}
+			if names := entries(t, tmp); len(names) != 0 {
+				t.Errorf("%v is left behind", names)
+			}
+		})
+	}
+}
+
 // TestAskOnInterrupt is the command of TestUp_GroupSignalSparesServers.
 func TestAskOnInterrupt(t *testing.T) {
 	if os.Getenv("DEVSTACK_TEST_ASK_ON_INTERRUPT") == "" {

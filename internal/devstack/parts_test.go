@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -309,6 +310,17 @@ func TestCached(t *testing.T) {
 		t.Errorf("%v of a failed fetch is left", names)
 	}
 
+	// Of two folders of unfinished fetches, the one of long ago goes.
+	for _, name := range []string{"partial-old", "partial-new"} {
+		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-2 * partialFor)
+	if err := os.Chtimes(filepath.Join(base, "partial-old"), long, long); err != nil {
+		t.Fatal(err)
+	}
+
 	// Ten that find the cache empty at the same time.
 	var wg, empty sync.WaitGroup
 	empty.Add(10)
@@ -328,8 +340,8 @@ func TestCached(t *testing.T) {
 	if _, err := cached(base, "good", func(string) error { return errors.New("fetched again") }); err != nil {
 		t.Error(err)
 	}
-	if names := entries(t, base); len(names) != 1 {
-		t.Errorf("cache = %v, want one folder", names)
+	if names := entries(t, base); !slices.Equal(names, []string{"good", "partial-new"}) {
+		t.Errorf("cache = %v, want the good folder and the fetch under way", names)
 	}
 }
 

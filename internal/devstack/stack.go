@@ -52,7 +52,8 @@ type Stack struct {
 // fetched, and about two seconds else; ctx ends the wait, and then nothing is left behind.
 //
 // An error that matches [ErrMissing] says what to install. The caller closes the stack; it
-// ends anyway when the calling process does. No goroutine is left in the caller.
+// ends anyway when the calling process does, or when the garbage collector finds that
+// nobody refers to the Stack. No goroutine is left in the caller.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {

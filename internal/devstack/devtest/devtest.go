@@ -29,7 +29,7 @@ type shared struct {
 var (
 	sharedRedis    = &shared{cfg: devstack.Config{Redis: true}}
 	sharedPostgres = &shared{cfg: devstack.Config{Postgres: true}}
-	sharedApache   = &shared{cfg: devstack.Config{Kafka: true, Apache: true}}
+	sharedKafka    = &shared{cfg: devstack.Config{Kafka: true}}
 )
 
 func (s *shared) get(t testing.TB) *devstack.Stack {
@@ -111,13 +111,13 @@ func Postgres(t testing.TB) *sqlx.DB {
 	return db
 }
 
-// Kafka returns the brokers of a cluster: kfake for this test alone, or, with
-// ONCEWARD_KAFKA=apache, a real broker shared by the tests of this binary. Create topics
-// by admin call, with names that no other test uses.
+// Kafka returns the brokers of a cluster: those of KAFKA_BROKERS, or with
+// ONCEWARD_KAFKA=apache a real broker shared by the tests of this binary, else kfake for
+// this test alone. Create topics by admin call, with names that no other test uses.
 func Kafka(t testing.TB) []string {
 	t.Helper()
 	if os.Getenv(devstack.EnvKafka) != "" || os.Getenv("ONCEWARD_KAFKA") == "apache" {
-		return sharedApache.get(t).Brokers()
+		return sharedKafka.get(t).Brokers()
 	}
 	c, err := kfake.NewCluster(devstack.KfakeOpts()...)
 	if err != nil {
