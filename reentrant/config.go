@@ -44,6 +44,10 @@ type Config struct {
 	// guard against handlers that hang. 0 means that there is no limit.
 	MaxHold time.Duration
 
+	// SingleKeyScripts keeps each script run to one lock. It is always so in a
+	// cluster; set it for a proxy that spreads keys behind a single address.
+	SingleKeyScripts bool
+
 	// Logger gets one line for each lease that was lost.
 	//
 	// Defaults to [slog.Default].

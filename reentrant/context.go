@@ -27,6 +27,26 @@ func carry(ctx context.Context, leases ...*Lease) context.Context {
 	return context.WithValue(ctx, carriedKey{}, c)
 }
 
+// A carrier is a context that carries one lease more, as part of a hold: it is made
+// for each lock.
+type carrier struct {
+	context.Context
+	list carried
+}
+
+func (c *carrier) carry(ctx context.Context, l *Lease) {
+	c.Context = ctx
+	c.list = carried{lease: l, next: carriedBy(ctx)}
+}
+
+// Value implements [context.Context].
+func (c *carrier) Value(key any) any {
+	if key == (carriedKey{}) {
+		return &c.list
+	}
+	return c.Context.Value(key)
+}
+
 // find returns the latest lease in ctx that fits.
 func find(ctx context.Context, fits func(*Lease) bool) *Lease {
 	for c := carriedBy(ctx); c != nil && c.lease != nil; c = c.next {

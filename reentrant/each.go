@@ -14,15 +14,18 @@ import (
 func (l *Locker) AcquireEach(ctx context.Context, names []string, opts ...AcquireOption) ([]*Lease, []error) {
 	leases, errs := make([]*Lease, len(names)), make([]error, len(names))
 	o, err := options(opts)
-	if err != nil {
-		err = fmt.Errorf("acquire locks: %w", err)
+	if err == nil {
+		err = l.usable(ctx)
 	}
-	var fresh []string
-	var at []int
-	for i, name := range names {
-		if errs[i] = err; err != nil {
-			continue
+	if err != nil {
+		for i, name := range names {
+			errs[i] = fmt.Errorf("acquire lock %q: %w", name, err)
 		}
+		return leases, errs
+	}
+	fresh := make([]string, 0, len(names))
+	at := make([]int, 0, len(names))
+	for i, name := range names {
 		if errs[i] = validName(name); errs[i] != nil {
 			continue
 		}
@@ -33,7 +36,7 @@ func (l *Locker) AcquireEach(ctx context.Context, names []string, opts ...Acquir
 		fresh, at = append(fresh, name), append(at, i)
 	}
 	if len(fresh) > 0 {
-		got, failed := l.try(ctx, fresh, o)
+		got, failed := l.tryEach(ctx, fresh, o)
 		for j, i := range at {
 			leases[i], errs[i] = got[j], failed[j]
 		}
@@ -45,40 +48,61 @@ func (l *Locker) AcquireEach(ctx context.Context, names []string, opts ...Acquir
 // for one. Error i is about lease i. A nil lease is passed over.
 func (l *Locker) ReleaseEach(ctx context.Context, leases []*Lease) []error {
 	errs := make([]error, len(leases))
-	var reqs []releaseRequest
-	var after []func(holdReply)
+	departures := make([]departure, 0, len(leases))
 	send := func() {
-		if len(reqs) == 0 {
-			return
+		if len(departures) > 0 {
+			l.depart(ctx, departures, errs)
+			departures = departures[:0]
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
-		defer cancel()
-		for j, r := range l.store.release(ctx, reqs) {
-			after[j](r)
-		}
-		reqs, after = nil, nil
 	}
 	for i, lease := range leases {
 		if lease == nil {
 			continue
 		}
-		h := lease.hold
 		if errs[i] = lease.retire(); errs[i] != nil {
 			continue
 		}
-		if !h.tryBegin() {
+		left, done, ok := lease.hold.leave()
+		for !ok {
 			// Never wait for a turn while holding others: one of them may be this
 			// one (two leases of a lock), or somebody may wait the other way round.
 			send()
-			h.turn <- struct{}{} // an enter under way ends with its round trip
+			lease.hold.begin(context.Background())() // a turn lasts for a round trip
+			left, done, ok = lease.hold.leave()
 		}
-		left := h.leave()
-		reqs = append(reqs, releaseRequest{name: h.name, owner: h.owner, leave: left, ttl: h.lease.TTL()})
-		after = append(after, func(r holdReply) {
-			errs[i] = h.settle(r, left)
-			<-h.turn
-		})
+		departures = append(departures, departure{hold: lease.hold, index: i, left: left, done: done})
 	}
 	send()
 	return errs
+}
+
+// A departure is the release of one handle.
+type departure struct {
+	hold  *hold
+	index int // of the lease and its error
+	left  int // depth that stays
+	done  func()
+}
+
+func (l *Locker) depart(ctx context.Context, ds []departure, errs []error) {
+	var replies []HoldReply
+	if len(ds) == 1 { // shares its round trip with others
+		h := ds[0].hold
+		r, _ := l.releases.do(context.WithoutCancel(ctx), l.store.Group(h.name), ds[0].request(), nil)
+		replies = []HoldReply{r}
+	} else {
+		reqs := make([]ReleaseRequest, len(ds))
+		for i := range ds {
+			reqs[i] = ds[i].request()
+		}
+		replies = l.store.Release(context.WithoutCancel(ctx), reqs)
+	}
+	for i, d := range ds {
+		errs[d.index] = d.hold.settle(replies[i], d.left)
+		d.done()
+	}
+}
+
+func (d *departure) request() ReleaseRequest {
+	return ReleaseRequest{Name: d.hold.name, Owner: d.hold.owner, Leave: d.left, TTL: d.hold.lease.TTL()}
 }

@@ -5,41 +5,62 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/watchdog"
 	"github.com/redis/go-redis/v9"
 )
 
-// releaseWithin bounds a release, which does not end with the caller's context.
-const releaseWithin = 5 * time.Second
-
 // A Locker hands out locks. Create it with [New]; it is safe for concurrent use.
 type Locker struct {
-	cfg   Config
-	store store
-	dog   *watchdog.Watchdog
+	cfg    Config
+	store  Store
+	dog    *watchdog.Watchdog
+	owners *owners
 
-	mu         sync.Mutex // guards closed, and background.Add against Wait
+	// Round trips that single callers share.
+	acquires *calls[AcquireRequest, AcquireReply]
+	releases *calls[ReleaseRequest, HoldReply]
+
+	life context.Context // ends with cause ErrClosed
+	end  context.CancelCauseFunc
+
+	mu         sync.Mutex // guards what follows
 	closed     bool
-	background sync.WaitGroup // withdrawals
+	lines      map[string]*line
+	background sync.WaitGroup // withdrawals; nothing is added once closed
+
+	listening listening
+	agreed    atomic.Bool // with the other users of the store, see Check
 }
 
 // New returns a Locker that keeps its locks in Redis (at least 6.2): a single
 // server, behind Sentinel, or a cluster. It does no I/O and does not close rdb.
 func New(rdb redis.UniversalClient, cfg Config) (*Locker, error) {
+	s, err := NewRedisStore(rdb, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return NewLocker(s, cfg)
+}
+
+// NewLocker returns a Locker that keeps its locks in s. It does no I/O.
+func NewLocker(s Store, cfg Config) (*Locker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("reentrant: %w", err)
 	}
-	if rdb == nil {
-		return nil, errors.New("reentrant: Redis client is nil")
+	if s == nil {
+		return nil, errors.New("reentrant: Store is nil")
 	}
-	return newLocker(newRedisStore(rdb, keyspace{cfg.Prefix, uint32(cfg.Shards)}), cfg)
-}
-
-func newLocker(s store, cfg Config) (*Locker, error) {
-	l := &Locker{cfg: cfg, store: s}
+	l := &Locker{cfg: cfg, store: s, owners: newOwners(), lines: map[string]*line{}}
+	l.listening.turn = make(chan struct{}, 1)
+	l.life, l.end = context.WithCancelCause(context.Background())
+	// What is shared by several callers does not end with one of them. The
+	// client's own time-outs bound it.
+	l.acquires = newCalls(func(reqs []AcquireRequest) []AcquireReply { return s.Acquire(context.Background(), reqs) })
+	l.releases = newCalls(func(reqs []ReleaseRequest) []HoldReply { return s.Release(context.Background(), reqs) })
 	dog, err := watchdog.New(watchdog.Config{
 		Renew: l.renew,
 		Panicked: func(v any, stack []byte) {
@@ -55,19 +76,19 @@ func newLocker(s store, cfg Config) (*Locker, error) {
 
 // renew implements [watchdog.Config.Renew].
 func (l *Locker) renew(ctx context.Context, leases []*watchdog.Lease) []watchdog.Verdict {
-	reqs := make([]renewRequest, len(leases))
+	reqs := make([]RenewRequest, len(leases))
 	for i, lease := range leases {
 		h := lease.Holder().(*hold)
-		reqs[i] = renewRequest{name: h.name, owner: h.owner, fence: h.fence, ttl: lease.TTL()}
+		reqs[i] = RenewRequest{Name: h.name, Owner: h.owner, Fence: h.fence, TTL: lease.TTL()}
 	}
 	verdicts := make([]watchdog.Verdict, len(leases))
-	for i, r := range l.store.renew(ctx, reqs) {
-		switch r.answer {
-		case isHeld:
+	for i, r := range l.store.Renew(ctx, reqs) {
+		switch r.Answer {
+		case Held:
 			verdicts[i] = watchdog.Held
-		case isGone:
+		case Gone:
 			verdicts[i] = watchdog.Gone
-		case isBusy:
+		case Busy:
 			verdicts[i] = watchdog.Taken
 		}
 	}
@@ -76,7 +97,8 @@ func (l *Locker) renew(ctx context.Context, leases []*watchdog.Lease) []watchdog
 
 // Acquire takes the named lock, waiting while another owner holds it, until ctx
 // ends or for as long as [WaitAtMost] says. The lock is kept alive until its
-// Release.
+// Release. Those who wait are served in the order in which their processes began
+// to wait, and within a process in the order of their calls.
 //
 // If ctx carries a lease of the same lock, Acquire enters it once more: depth +
 // 1, same fence, to be given back by a Release of its own. If ctx carries
@@ -84,11 +106,12 @@ func (l *Locker) renew(ctx context.Context, leases []*watchdog.Lease) []watchdog
 // WaitAtMost says so: two holders that wait for each other's lock would wait for
 // ever.
 //
-// It returns a [*BusyError] if somebody else holds the lock, together with the
-// cause of ctx if that ended the wait; a [*LostError] if the lock that is
-// re-entered was lost; [ErrClosed]; an error that matches [ErrName]. After any
-// other error the outcome is not known: what may have been granted is withdrawn
-// in the background, and frees itself within the TTL at the latest.
+// It returns as soon as ctx ends, whatever Redis does. It returns a
+// [*BusyError] if somebody else holds the lock, together with the cause of ctx if
+// that ended the wait; a [*LostError] if the lock that is re-entered was lost;
+// [ErrClosed]; an error that matches [ErrName]. After any other error the outcome
+// is not known: what may have been granted is withdrawn in the background, and
+// frees itself within the TTL at the latest.
 func (l *Locker) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	o, err := options(opts)
 	if err != nil {
@@ -100,15 +123,32 @@ func (l *Locker) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	if outer := l.carriedBy(ctx, name); outer != nil {
 		return outer.hold.enter(ctx)
 	}
+	if err := l.usable(ctx); err != nil {
+		return nil, fmt.Errorf("acquire lock %q: %w", name, err)
+	}
 	if o.wait < 0 && find(ctx, func(*Lease) bool { return true }) != nil {
 		o.wait = 0
+	}
+	if o.wait == 0 {
+		return l.tryOne(ctx, name, o)
 	}
 	return l.wait(ctx, name, o)
 }
 
+// usable says why the locker cannot be used, if so.
+func (l *Locker) usable(ctx context.Context) error {
+	switch {
+	case l.life.Err() != nil:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return l.agree(ctx)
+}
+
 // Do runs fn under the named lock: acquire, fn with the lease's context, release.
-// It returns the error of Acquire, or those of fn and Release. The context tells fn when to stop: after a lost lock it must
-// not go on.
+// It returns the error of Acquire, or those of fn and Release. The context tells fn
+// when to stop: after a lost lock it must not go on.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...AcquireOption) (err error) {
 	lease, err := l.Acquire(ctx, name, opts...)
 	if err != nil {
@@ -118,16 +158,18 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(lease.Context())
 }
 
-// Close ends the contexts of all leases with cause [ErrClosed], stops renewing
-// them and waits for withdrawals under way, a few seconds at most. Leases can
-// still be released; what is not frees itself within its TTL. The Redis client
+// Close ends the contexts of all leases with cause [ErrClosed], ends all waiting,
+// stops renewing and waits for withdrawals under way, a few seconds at most. Leases
+// can still be released; what is not frees itself within its TTL. The Redis client
 // stays open. Close may be called more than once.
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
+	l.end(ErrClosed)
 	l.dog.Close()
 	l.background.Wait()
+	l.listening.close()
 	return nil
 }
 
@@ -136,90 +178,10 @@ func (l *Locker) carriedBy(ctx context.Context, name string) *Lease {
 	return find(ctx, func(lease *Lease) bool { return lease.hold.locker == l && lease.hold.name == name })
 }
 
-// try asks once for locks that ctx does not carry. Leases and errors are in the
-// order of the names; each name has one of the two.
-func (l *Locker) try(ctx context.Context, names []string, o acquireOptions) ([]*Lease, []error) {
-	leases, errs := make([]*Lease, len(names)), make([]error, len(names))
-	l.mu.Lock()
-	closed := l.closed
-	l.mu.Unlock()
-	if closed {
-		for i := range errs {
-			errs[i] = ErrClosed
-		}
-		return leases, errs
-	}
-	ttl := l.cfg.TTL
+// ttl returns the length of the leases that o asks for.
+func (l *Locker) ttl(o acquireOptions) time.Duration {
 	if o.fixed > 0 {
-		ttl = o.fixed
+		return o.fixed
 	}
-	holds := make([]*hold, len(names))
-	reqs := make([]acquireRequest, len(names))
-	for i, name := range names {
-		// Made before the request leaves, so that its end and its start cannot
-		// pass each other.
-		h := l.newHold(ctx, name, ttl)
-		holds[i] = h
-		reqs[i] = acquireRequest{name: name, owner: h.owner, depth: 1, ttl: ttl, hint: o.hints[name]}
-	}
-	sent := time.Now()
-	var ghosts []*hold
-	for i, r := range l.store.acquire(ctx, reqs) {
-		h := holds[i]
-		switch {
-		case r.err != nil:
-			errs[i] = r.err
-			if !refused(r.err) {
-				ghosts = append(ghosts, h)
-			}
-		case r.answer != isHeld:
-			errs[i] = &BusyError{Name: h.name, Left: r.left}
-		default:
-			h.fence = r.fence
-			if h.lease.Grant(watchdog.Terms{Sent: sent, Fixed: o.fixed > 0, MaxHold: l.cfg.MaxHold}) && ctx.Err() == nil {
-				leases[i] = &h.outer
-				continue
-			}
-			h.lease.End()
-			ghosts = append(ghosts, h)
-			errs[i] = fmt.Errorf("acquire lock %q: granted too late, after %v: %w", h.name, time.Since(sent).Round(time.Millisecond), lateCause(ctx, h))
-		}
-		h.cancel(errs[i])
-	}
-	l.withdraw(ctx, ghosts)
-	return leases, errs
-}
-
-// lateCause says why a grant came too late to be used.
-func lateCause(ctx context.Context, h *hold) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return &LostError{Name: h.name, Fence: h.fence, Reason: watchdog.Expired}
-}
-
-// withdraw frees, in the background, locks that may have been granted to owners
-// that nobody has.
-func (l *Locker) withdraw(ctx context.Context, ghosts []*hold) {
-	if len(ghosts) == 0 {
-		return
-	}
-	reqs := make([]releaseRequest, len(ghosts))
-	for i, h := range ghosts {
-		reqs[i] = releaseRequest{name: h.name, owner: h.owner}
-	}
-	run := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
-		defer cancel()
-		for _, r := range l.store.release(ctx, reqs) {
-			if r.err != nil {
-				l.cfg.Logger.Warn("lock not withdrawn, it frees itself within its TTL", "error", r.err)
-			}
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed { // else Close may be waiting already
-		l.background.Go(run)
-	}
+	return l.cfg.TTL
 }

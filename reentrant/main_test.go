@@ -34,7 +34,14 @@ func lockerOn(t *testing.T, rdb redis.UniversalClient, cfg reentrant.Config) *re
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
+	t.Cleanup(func() {
+		l.Close()
+		// Another run of the test begins with nothing.
+		ctx := context.WithoutCancel(t.Context())
+		for _, key := range rdb.Keys(ctx, cfg.Prefix+":*").Val() {
+			rdb.Del(ctx, key)
+		}
+	})
 	return l
 }
 

@@ -5,13 +5,28 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"strconv"
+	"sync/atomic"
 )
 
-// newOwner returns a value that nobody else has or can guess: 128 random bits.
-func newOwner() string {
-	var b [16]byte
+// owners makes owners: the client, 96 random bits made once per Locker, a dot, and
+// a number. So nobody else ever has the same one, and Redis can tell which client
+// an owner belongs to.
+type owners struct {
+	client string
+	last   atomic.Uint64
+}
+
+func newOwners() *owners {
+	var b [12]byte
 	rand.Read(b[:]) // never fails: the program ends instead
-	return base64.RawURLEncoding.EncodeToString(b[:])
+	return &owners{client: base64.RawURLEncoding.EncodeToString(b[:])}
+}
+
+func (o *owners) next() string {
+	b := make([]byte, 0, 32)
+	b = append(append(b, o.client...), '.')
+	return string(strconv.AppendUint(b, o.last.Add(1), 36))
 }
 
 // ownerDigest names an owner without giving it away.

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 var (
+	//go:embed scripts/queue.lua
+	queueSource string
 	//go:embed scripts/acquire.lua
 	acquireSource string
 	//go:embed scripts/renew.lua
@@ -20,143 +23,224 @@ var (
 	releaseSource string
 )
 
-// redisStore keeps locks in Redis, one script run for each of them.
-type redisStore struct {
-	rdb  redis.UniversalClient
-	keys keyspace
+// maxScriptKeys bounds the keys of one script run, and with them how long it
+// keeps Redis from everything else: about a quarter of a millisecond.
+const maxScriptKeys = 128
 
-	acquireScript, renewScript, releaseScript *redis.Script
+// A RedisStore is the [Store] in Redis: a hash per lock, changed by scripts.
+type RedisStore struct {
+	rdb    redis.UniversalClient
+	keys   *keyspace
+	perRun int // locks in one script run at most; 1 if their keys may live apart
+
+	acquire, renew, release, agree *script
 }
 
-func newRedisStore(rdb redis.UniversalClient, keys keyspace) *redisStore {
-	return &redisStore{
-		rdb: rdb, keys: keys,
-		acquireScript: redis.NewScript(acquireSource),
-		renewScript:   redis.NewScript(renewSource),
-		releaseScript: redis.NewScript(releaseSource),
+// NewRedisStore returns a store that keeps its locks in Redis. It uses Prefix,
+// Shards and SingleKeyScripts of cfg. It does no I/O and does not close rdb.
+func NewRedisStore(rdb redis.UniversalClient, cfg Config) (*RedisStore, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("reentrant: %w", err)
 	}
+	if rdb == nil {
+		return nil, errors.New("reentrant: Redis client is nil")
+	}
+	s := &RedisStore{
+		rdb: rdb, keys: newKeyspace(cfg.Prefix, cfg.Shards), perRun: 1,
+		acquire: newScript(queueSource + acquireSource),
+		renew:   newScript(renewSource),
+		release: newScript(queueSource + releaseSource),
+		agree:   newScript(agreeSource),
+	}
+	// Only a single server, or one behind Sentinel, has all keys in one place.
+	if _, single := rdb.(*redis.Client); single && !cfg.SingleKeyScripts {
+		s.perRun = maxScriptKeys / 3
+	}
+	return s, nil
 }
 
-func (s *redisStore) acquire(ctx context.Context, reqs []acquireRequest) []acquireReply {
-	cmds := s.run(ctx, s.acquireScript, len(reqs), func(i int) ([]string, []any) {
-		r := reqs[i]
-		k := s.keys.of(r.name)
-		return []string{k.lock, k.fence}, []any{r.owner, r.depth, r.ttl.Milliseconds(), r.hint}
-	})
-	replies := make([]acquireReply, len(reqs))
-	for i, cmd := range cmds {
-		replies[i] = decodeAcquire(cmd)
-		if err := replies[i].err; err != nil {
-			replies[i].err = fmt.Errorf("acquire lock %q: %w", reqs[i].name, err)
+// Acquire implements [Store].
+func (s *RedisStore) Acquire(ctx context.Context, reqs []AcquireRequest) []AcquireReply {
+	ks := s.keysOf(len(reqs), func(i int) string { return reqs[i].Name })
+	var runs []run
+	for from := 0; from < len(reqs); {
+		first := &reqs[from]
+		to := from + 1
+		for to < len(reqs) && to-from < s.perRun && reqs[to].TTL == first.TTL && reqs[to].Seat == first.Seat {
+			to++
+		}
+		args := s.acquire.args(3*(to-from), 2+3*(to-from))
+		for i := from; i < to; i++ {
+			args = append(args, &ks[i].lock, &ks[i].wait, ks[i].fence)
+		}
+		args = append(args, first.TTL.Milliseconds(), first.Seat.Milliseconds())
+		for i := from; i < to; i++ {
+			args = append(args, &reqs[i].Owner, reqs[i].Depth, reqs[i].FenceAtLeast)
+		}
+		runs = append(runs, run{from: from, to: to, args: args})
+		from = to
+	}
+	s.exec(ctx, s.acquire, runs)
+	replies := make([]AcquireReply, len(reqs))
+	for _, r := range runs {
+		values, err := r.values(2)
+		for i := r.from; i < r.to; i++ {
+			replies[i] = decodeAcquire(values, 2*(i-r.from), err)
+			if replies[i].Err != nil {
+				replies[i].Err = fmt.Errorf("acquire lock %q: %w", reqs[i].Name, replies[i].Err)
+			}
 		}
 	}
 	return replies
 }
 
-func decodeAcquire(cmd *redis.Cmd) acquireReply {
-	v, err := cmd.Int64Slice()
+func decodeAcquire(values []any, at int, err error) AcquireReply {
+	if err != nil {
+		return AcquireReply{Err: err}
+	}
+	code, ok := values[at].(int64)
+	value, isInt := values[at+1].(int64)
 	switch {
-	case err != nil:
-		return acquireReply{err: err}
-	case len(v) == 2 && v[0] == 1 && v[1] > 0:
-		return acquireReply{answer: isHeld, fence: v[1]}
-	case len(v) == 2 && v[0] == 0:
-		// A lock without TTL (-1) was made by something else: it is busy, and
-		// there is no saying for how long.
-		return acquireReply{answer: isBusy, left: time.Duration(max(0, v[1])) * time.Millisecond}
-	case len(v) == 1 && v[0] == -1:
-		return acquireReply{answer: isGone}
+	case ok && isInt && code == 1 && value > 0:
+		return AcquireReply{Answer: Held, Fence: value}
+	case ok && isInt && code == 0 && value >= 0:
+		return AcquireReply{Answer: Busy, Left: time.Duration(value) * time.Millisecond}
+	case ok && code == -1:
+		return AcquireReply{Answer: Gone}
+	case ok && code == -2:
+		return AcquireReply{Err: scriptError(fmt.Sprint(values[at+1]))}
 	}
-	return acquireReply{err: fmt.Errorf("unexpected reply %v", v)}
+	return AcquireReply{Err: fmt.Errorf("unexpected reply %v", values)}
 }
 
-func (s *redisStore) renew(ctx context.Context, reqs []renewRequest) []holdReply {
-	cmds := s.run(ctx, s.renewScript, len(reqs), func(i int) ([]string, []any) {
-		r := reqs[i]
-		return []string{s.keys.of(r.name).lock}, []any{r.owner, strconv.FormatInt(r.fence, 10), r.ttl.Milliseconds()}
-	})
-	return decodeHolds("renew", cmds, func(i int) string { return reqs[i].name })
+// Renew implements [Store].
+func (s *RedisStore) Renew(ctx context.Context, reqs []RenewRequest) []HoldReply {
+	ks := s.keysOf(len(reqs), func(i int) string { return reqs[i].Name })
+	perRun := s.perRun
+	if perRun > 1 {
+		perRun = maxScriptKeys // these have one key each
+	}
+	var runs []run
+	for from := 0; from < len(reqs); {
+		to := from + 1
+		for to < len(reqs) && to-from < perRun && reqs[to].TTL == reqs[from].TTL {
+			to++
+		}
+		args := s.renew.args(to-from, 1+2*(to-from))
+		for i := from; i < to; i++ {
+			args = append(args, &ks[i].lock)
+		}
+		args = append(args, reqs[from].TTL.Milliseconds())
+		for i := from; i < to; i++ {
+			args = append(args, &reqs[i].Owner, strconv.FormatInt(reqs[i].Fence, 10))
+		}
+		runs = append(runs, run{from: from, to: to, args: args})
+		from = to
+	}
+	s.exec(ctx, s.renew, runs)
+	return decodeHolds("renew", runs, len(reqs), func(i int) string { return reqs[i].Name })
 }
 
-func (s *redisStore) release(ctx context.Context, reqs []releaseRequest) []holdReply {
-	cmds := s.run(ctx, s.releaseScript, len(reqs), func(i int) ([]string, []any) {
-		r := reqs[i]
-		return []string{s.keys.of(r.name).lock}, []any{r.owner, r.leave, r.ttl.Milliseconds()}
-	})
-	return decodeHolds("release", cmds, func(i int) string { return reqs[i].name })
+// Release implements [Store].
+func (s *RedisStore) Release(ctx context.Context, reqs []ReleaseRequest) []HoldReply {
+	ks := s.keysOf(len(reqs), func(i int) string { return reqs[i].Name })
+	var runs []run
+	for from := 0; from < len(reqs); {
+		to := from + 1
+		for to < len(reqs) && to-from < s.perRun && reqs[to].TTL == reqs[from].TTL {
+			to++
+		}
+		args := s.release.args(3*(to-from), 3+3*(to-from))
+		for i := from; i < to; i++ {
+			args = append(args, &ks[i].lock, &ks[i].wait, ks[i].fence)
+		}
+		args = append(args, reqs[from].TTL.Milliseconds(), HandoverTTL.Milliseconds(), s.keys.wake())
+		for i := from; i < to; i++ {
+			giveUp := 0
+			if reqs[i].GiveUp {
+				giveUp = 1
+			}
+			args = append(args, &reqs[i].Owner, reqs[i].Leave, giveUp)
+		}
+		runs = append(runs, run{from: from, to: to, args: args})
+		from = to
+	}
+	s.exec(ctx, s.release, runs)
+	return decodeHolds("release", runs, len(reqs), func(i int) string { return reqs[i].Name })
 }
 
-func decodeHolds(verb string, cmds []*redis.Cmd, name func(int) string) []holdReply {
-	replies := make([]holdReply, len(cmds))
-	for i, cmd := range cmds {
-		switch v, err := cmd.Int64(); {
-		case err != nil:
-			replies[i].err = fmt.Errorf("%s lock %q: %w", verb, name(i), err)
-		case v == 1:
-			replies[i].answer = isHeld
-		case v == 0:
-			replies[i].answer = isGone
-		case v == -1:
-			replies[i].answer = isBusy
-		default:
-			replies[i].err = fmt.Errorf("%s lock %q: unexpected reply %d", verb, name(i), v)
+func decodeHolds(verb string, runs []run, n int, name func(int) string) []HoldReply {
+	replies := make([]HoldReply, n)
+	for _, r := range runs {
+		values, err := r.values(1)
+		for i := r.from; i < r.to; i++ {
+			err := err
+			if err == nil {
+				switch v := values[i-r.from]; v {
+				case int64(1):
+					replies[i].Answer = Held
+				case int64(0):
+					replies[i].Answer = Gone
+				case int64(-1):
+					replies[i].Answer = Busy
+				default:
+					err = fmt.Errorf("unexpected reply %v", v)
+					if text, ok := v.(string); ok {
+						err = scriptError(text)
+					}
+				}
+			}
+			if err != nil {
+				replies[i].Err = fmt.Errorf("%s lock %q: %w", verb, name(i), err)
+			}
 		}
 	}
 	return replies
 }
 
-// group is the same for all locks of a single server. In a cluster each shard of
-// the key space is one: a pipeline of one hash tag never waits for another node.
-func (s *redisStore) group(name string) string {
-	if _, cluster := s.rdb.(*redis.ClusterClient); cluster {
-		return s.keys.of(name).fence
+// Group implements [Store]. In a cluster each shard of the key space is one: its
+// keys are on one node, so it never waits for another.
+func (s *RedisStore) Group(name string) string {
+	if s.perRun > 1 {
+		return ""
 	}
-	return ""
+	return s.keys.shardOf(name).tag
 }
 
-// run runs a script n times with the keys and arguments that args returns: a
-// single one on its own, several in one pipeline.
-func (s *redisStore) run(ctx context.Context, script *redis.Script, n int, args func(i int) ([]string, []any)) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, n)
-	if n == 1 {
-		keys, argv := args(0)
-		cmds[0] = script.Run(ctx, s.rdb, keys, argv...)
-		return cmds
+func (s *RedisStore) keysOf(n int, name func(int) string) []keys {
+	ks := make([]keys, n)
+	for i := range ks {
+		ks[i] = s.keys.of(name(i))
 	}
-	send := func(indices []int, eval func(redis.Pipeliner, []string, []any) *redis.Cmd) {
-		pipe := s.rdb.Pipeline()
-		for _, i := range indices {
-			keys, argv := args(i)
-			cmds[i] = eval(pipe, keys, argv)
-		}
-		_, _ = pipe.Exec(ctx) // each command has its own error
-	}
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	send(all, func(pipe redis.Pipeliner, keys []string, argv []any) *redis.Cmd {
-		return pipe.EvalSha(ctx, script.Hash(), keys, argv...)
-	})
-	// A server that was restarted, or a new master, does not know the script: it
-	// has done nothing yet, so the whole text is sent to it.
-	var missing []int
-	for i, cmd := range cmds {
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			missing = append(missing, i)
-		}
-	}
-	if len(missing) > 0 {
-		send(missing, func(pipe redis.Pipeliner, keys []string, argv []any) *redis.Cmd {
-			return script.Eval(ctx, pipe, keys, argv...)
-		})
-	}
-	return cmds
+	return ks
 }
 
-// refused reports whether err is the server's answer that it will not do this:
-// the command had no effect, and asking again would not help.
-func refused(err error) bool {
-	var re redis.Error
-	return errors.As(err, &re)
+// Listen implements [Store].
+func (s *RedisStore) Listen(ctx context.Context, client string, woken func(Handover)) (stop func(), err error) {
+	channel := s.keys.wake() + client
+	sub := s.rdb.Subscribe(ctx, channel)
+	// Only once the subscription is confirmed is no message missed.
+	if _, err := sub.Receive(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("subscribe to %s: %w", channel, err), sub.Close())
+	}
+	done := make(chan struct{})
+	messages := sub.Channel() // subscribes again after a connection was lost
+	go func() {
+		defer close(done)
+		for m := range messages {
+			if h, ok := s.decodeHandover(m.Payload); ok {
+				woken(h)
+			}
+		}
+	}()
+	return func() { _ = sub.Close(); <-done }, nil
+}
+
+func (s *RedisStore) decodeHandover(payload string) (h Handover, ok bool) {
+	owner, rest, _ := strings.Cut(payload, " ")
+	fence, lock, _ := strings.Cut(rest, " ")
+	n, err := strconv.ParseInt(fence, 10, 64)
+	name, known := s.keys.nameOf(lock)
+	return Handover{Name: name, Owner: owner, Fence: n}, err == nil && known
 }

@@ -1,16 +1,33 @@
--- renew.lua makes a lease last for another ttl.
+-- renew.lua makes leases last for another ttl.
 --
--- KEYS[1]  lock hash
--- ARGV[1]  owner
--- ARGV[2]  fence of the grant that is renewed: a late copy of an acquire may
---          have granted the lock to the same owner anew
--- ARGV[3]  ttl, milliseconds
+-- KEYS     lock hashes
+-- ARGV[1]  ttl, milliseconds
+-- then two for each lock:
+--   owner
+--   fence of the grant that is renewed: a late copy of an acquire may have granted
+--   the lock to the same owner anew
 --
--- Returns 1 if renewed, 0 if nobody holds the lock, -1 if somebody else does.
+-- Returns for each lock 1 if renewed, 0 if nobody holds it, -1 if somebody else
+-- does, or (of several) the text of an error.
 
-local held = redis.call('HMGET', KEYS[1], ARGV[1], '@fence')
-if held[1] and held[2] == ARGV[2] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  return 1
+local function renew(lock, owner, fence)
+  local held = redis.call('HMGET', lock, owner, '@fence')
+  if held[1] and held[2] == fence then
+    redis.call('PEXPIRE', lock, ARGV[1])
+    return 1
+  end
+  return -redis.call('EXISTS', lock)
 end
-return -redis.call('EXISTS', KEYS[1])
+
+if #KEYS == 1 then
+  return {renew(KEYS[1], ARGV[2], ARGV[3])}
+end
+local replies = {}
+for i = 1, #KEYS do
+  local ok, answer = pcall(renew, KEYS[i], ARGV[2 * i], ARGV[2 * i + 1])
+  if not ok then
+    answer = type(answer) == 'table' and answer.err or tostring(answer)
+  end
+  replies[i] = answer
+end
+return replies

@@ -1,0 +1,45 @@
+-- queue.lua: what acquire and release share. It stands before each of them.
+--
+-- Waiting processes have seats in a hash, one field for each: the owner that is to
+-- get the lock -> "ORDER DEADLINE TTL": since when it waits and until when it is
+-- believed to be alive (microseconds of the server's clock), and how long its
+-- lease is to last (milliseconds).
+
+local clock
+-- now returns the server's clock in microseconds, the same for the whole call.
+-- Microseconds since 1970 need 51 bits, and a Lua number holds 53 exactly.
+local function now()
+  if not clock then
+    local t = redis.call('TIME')
+    clock = t[1] * 1000000 + t[2]
+  end
+  return clock
+end
+
+-- head returns the owner that has waited longest, and the ttl it wants; it drops the
+-- seats of those that gave no sign of life.
+local function head(wait)
+  local seats = redis.call('HGETALL', wait)
+  local owner, since, ttl
+  for i = 1, #seats, 2 do
+    local order, deadline, wanted = string.match(seats[i + 1], '^(%d+) (%d+) (%d+)$')
+    if not order or tonumber(deadline) < now() then
+      redis.call('HDEL', wait, seats[i])
+    elseif not owner or tonumber(order) < since then
+      owner, since, ttl = seats[i], tonumber(order), tonumber(wanted)
+    end
+  end
+  return owner, ttl
+end
+
+-- grant gives a free lock to an owner and returns the fence of the grant. Time
+-- makes the fence grow though the counter was lost in a failover; the counter
+-- makes it grow though the clock stands still or went back.
+local function grant(lock, fence, owner, ttl, hint)
+  local f = math.max(tonumber(redis.call('GET', fence) or 0) + 1, now(), hint)
+  local text = string.format('%.0f', f)
+  redis.call('SET', fence, text)
+  redis.call('HSET', lock, owner, 1, '@fence', text)
+  redis.call('PEXPIRE', lock, ttl)
+  return f, text
+end
