@@ -136,8 +136,8 @@ func (s *Stack) command(ctx context.Context, op, part string) (report, error) {
 	return s.sup.call(ctx, command{Op: op, Part: part})
 }
 
-// Close stops the servers, removes their folder, and returns when that is done, at most
-// closeWithin later. Later calls wait for the first and return its result.
+// Close stops the servers, removes their folder, and returns when that is done, within 15
+// seconds. Later calls wait for the first and return its result.
 func (s *Stack) Close() error {
 	s.close.Do(func() {
 		if err := s.sup.end(); err != nil {
