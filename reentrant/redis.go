@@ -33,7 +33,7 @@ type RedisStore struct {
 	keys   *keyspace
 	perRun int // locks in one script run at most; 1 if their keys may live apart
 
-	acquire, renew, release, agree *script
+	acquire, renew, release, agree, look, breakGrant *script
 }
 
 // NewRedisStore returns a store that keeps its locks in Redis. It uses Prefix,
@@ -52,6 +52,9 @@ func NewRedisStore(rdb redis.UniversalClient, cfg Config) (*RedisStore, error) {
 		renew:   newScript(renewSource),
 		release: newScript(queueSource + releaseSource),
 		agree:   newScript(agreeSource),
+
+		look:       newScript(inspectSource),
+		breakGrant: newScript(queueSource + breakSource),
 	}
 	// Only a single server, or one behind Sentinel, has all keys in one place.
 	if _, single := rdb.(*redis.Client); single && !cfg.SingleKeyScripts {

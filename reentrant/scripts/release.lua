@@ -14,10 +14,6 @@
 -- Returns for each lock 1 if the owner held it, 0 if nobody does, -1 if somebody else
 -- does, or (of several) the text of an error.
 --
--- A lock that is handed over has its new owner and fence before anybody is told,
--- and a short ttl: the message "OWNER FENCE LOCK" may get lost, and the waiting
--- process may be dead.
---
 -- Safe to run twice: the depth to leave behind is absolute, so a replay finds its
 -- own work done, and a replay of the last one finds no owner.
 
@@ -36,14 +32,7 @@ local function release(lock, wait, fence, owner, leave, giveup)
     redis.call('PEXPIRE', lock, ARGV[1])
     return 1
   end
-  redis.call('DEL', lock)
-  local first, ttl = head(wait)
-  if first then
-    redis.call('HDEL', wait, first)
-    local _, text = grant(lock, fence, first, math.min(ttl, tonumber(ARGV[2])), 0)
-    -- Lack of rights to the channel must not make a release fail.
-    redis.pcall('PUBLISH', ARGV[3] .. string.match(first, '^[^.]*'), first .. ' ' .. text .. ' ' .. lock)
-  end
+  free(lock, wait, fence, ARGV[2], ARGV[3])
   return 1
 end
 
