@@ -1,0 +1,295 @@
+package inbox
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// claimSQL decides which messages may run. In: one element of each array per
+// message, keys distinct, and the fences of all messages, resources distinct.
+// Out: the positions of messages that are NOT fresh; in the usual case no row.
+//
+// s sets the limits of the transaction on the way, which costs no trip and
+// leaves nothing behind in the session. Both m and f read it, since PostgreSQL
+// does not run a SELECT that nobody reads; and it is read before the first lock
+// is taken, since both sort or store all their rows first. synchronous_commit is
+// raised, never lowered: remote_apply waits for more than on does.
+//
+// f takes the fences, also those that are stale: ON CONFLICT locks the row before
+// it looks at WHERE, so what look then reads cannot change any more.
+//
+// i inserts the rows of the messages whose fence passed. Lock order: all fences by
+// resource, then all rows by key, so no two claims wait for each other. It is the
+// ARRAYs that keep this order: an InitPlan is evaluated whole before the rows
+// that it filters, while a join would leave the order to the planner. $14 is for
+// a message with several fences, claimed alone: all of them must have passed.
+//
+// It reads by arbiter index only. A plan made while the tables were empty is
+// still right when they are not.
+const claimSQL = `
+WITH s AS MATERIALIZED (
+  SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
+    set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
+    set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
+      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit
+), m AS MATERIALIZED (
+  SELECT t.* FROM s CROSS JOIN
+    unnest($5::uuid[], $6::text[], $7::uuid[], $8::uuid[], $9::uuid[], $10::int[], $11::bigint[])
+    WITH ORDINALITY AS t(key, id, fingerprint, resource, topic, part, off, ord)
+), f AS (
+  INSERT INTO {inbox_fence} AS g (resource, token)
+  SELECT t.resource, t.token FROM s CROSS JOIN unnest($12::uuid[], $13::bigint[]) AS t(resource, token)
+  ORDER BY t.resource
+  ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE g.token <= EXCLUDED.token
+  RETURNING g.resource
+), i AS (
+  INSERT INTO {inbox} (key, scope, id, fingerprint, topic, part, off)
+  SELECT key, $4::int, id, fingerprint, topic, part, off FROM m
+  WHERE cardinality(ARRAY(SELECT resource FROM f)) >= $14::int
+    AND (resource IS NULL OR resource = ANY (ARRAY(SELECT resource FROM f)))
+  ORDER BY key
+  ON CONFLICT (key) DO NOTHING
+  RETURNING key
+)
+SELECT m.ord FROM m LEFT JOIN i USING (key) WHERE i.key IS NULL`
+
+// claim claims messages with distinct IDs, and returns those that may run. The
+// others get their outcome. An error is of the whole transaction.
+func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fresh []*entry, err error) {
+	ords, err := queryInts(ctx, t.tx, b.sql.claim, b.claimArgs(scope, es)...)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	if len(ords) == 0 {
+		return es, nil
+	}
+	old := make([]*entry, 0, len(ords))
+	is := make([]bool, len(es))
+	for _, ord := range ords {
+		old = append(old, es[ord-1])
+		is[ord-1] = true
+	}
+	for i, e := range es {
+		if !is[i] {
+			fresh = append(fresh, e)
+		}
+	}
+	if err := b.look(ctx, t, old); err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	return fresh, nil
+}
+
+func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
+	var keys, ids, fingerprints, resources, topics, parts, offs, fences, tokens array
+	need := 0
+	// Whether a fence is in the statement already: two messages may share one.
+	sent := make(map[uuid]bool, len(es))
+	for _, e := range es {
+		keys.uuid(e.key)
+		ids.text(readable(e.id))
+		fingerprints.uuidOrNull(e.fingerprint, e.digested)
+		if len(e.fences) == 1 {
+			resources.uuid(e.fences[0].resource)
+		} else {
+			resources.null()
+			need = len(e.fences)
+		}
+		if p := e.position; p != nil {
+			topics.uuid(p.Topic)
+			parts.int(int64(p.Partition))
+			offs.int(p.Offset)
+		} else {
+			topics.null()
+			parts.null()
+			offs.null()
+		}
+		for _, f := range e.fences {
+			if !sent[f.resource] {
+				sent[f.resource] = true
+				fences.uuid(f.resource)
+				tokens.int(f.token)
+			}
+		}
+	}
+	return []any{
+		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
+		strconv.FormatInt(scope, 10), keys.String(), ids.String(), fingerprints.String(), resources.String(),
+		topics.String(), parts.String(), offs.String(), fences.String(), tokens.String(), strconv.Itoa(need),
+	}
+}
+
+// lookSQL tells apart what claimSQL said is not fresh. It is a statement of its
+// own because a row that a rival commits while a statement waits for it is
+// invisible to that statement; under READ COMMITTED the next one sees it.
+//
+// "= ANY" and no join: a plan made while the tables were new and tiny would turn
+// a join into sequential scans, for as long as it is kept.
+const lookSQL = `
+SELECT key::text, fingerprint::text, NULL::bigint FROM {inbox} WHERE key = ANY ($1::uuid[])
+UNION ALL
+SELECT resource::text, NULL, token FROM {inbox_fence} WHERE resource = ANY ($2::uuid[])`
+
+// look gives each message that was not fresh its outcome.
+func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
+	var keys, resources array
+	for _, e := range es {
+		keys.uuid(e.key)
+		for _, f := range e.fences {
+			resources.uuid(f.resource)
+		}
+	}
+	rows, err := t.tx.QueryContext(ctx, b.sql.look, keys.String(), resources.String())
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	decided, tokens := map[uuid]*uuid{}, map[uuid]int64{}
+	for rows.Next() {
+		var name string
+		var fingerprint *string
+		var token *int64
+		if err := rows.Scan(&name, &fingerprint, &token); err != nil {
+			return err
+		}
+		id, err := parseUUID(name)
+		if err != nil {
+			return err
+		}
+		if token != nil {
+			tokens[id] = *token
+			continue
+		}
+		decided[id] = nil
+		if fingerprint != nil {
+			fp, err := parseUUID(*fingerprint)
+			if err != nil {
+				return err
+			}
+			decided[id] = &fp
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, e := range es {
+		first, ok := decided[e.key]
+		e.result = e.old(first, ok, tokens)
+	}
+	return nil
+}
+
+// old returns the outcome of a message that is not fresh: its ID was decided
+// with the digest first, if any, and the fences stand at tokens.
+func (e *entry) old(first *uuid, decided bool, tokens map[uuid]int64) Result {
+	switch {
+	case decided && e.digested && first != nil && *first != e.fingerprint:
+		return Result{Conflict, &ConflictError{e.id, e.fingerprint, *first}}
+	case decided: // even if the fence is stale: it will be no more decided with another
+		return Result{Duplicate, nil}
+	}
+	for _, f := range e.fences {
+		if stored := tokens[f.resource]; stored > f.token {
+			return Result{Stale, &StaleError{e.id, f.name, f.token, stored}}
+		}
+	}
+	return e.again(errPurged)
+}
+
+// busySQL finds the fences that somebody holds, without waiting for any. It is
+// for a transaction of its own that is rolled back: the locks that it gets are
+// for a moment, and are not worth a flush.
+const busySQL = `
+WITH free AS MATERIALIZED (
+  SELECT resource FROM {inbox_fence} WHERE resource = ANY ($1::uuid[]) FOR UPDATE SKIP LOCKED
+)
+SELECT resource::text FROM {inbox_fence}
+WHERE resource = ANY ($1::uuid[]) AND resource NOT IN (SELECT resource FROM free)`
+
+// setBusyApart gives Busy to the messages of which somebody holds a fence. It
+// finds nobody if the claim was in the way of an ID, or of a fence that is in the
+// table for the first time: neither row can be seen before it is committed.
+func (b *Inbox) setBusyApart(ctx context.Context, es []*entry) error {
+	var resources array
+	for _, e := range es {
+		for _, f := range e.fences {
+			resources.uuid(f.resource)
+		}
+	}
+	t, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.rollback()
+	var names []string
+	if err := t.tx.SelectContext(ctx, &names, b.sql.busy, resources.String()); err != nil {
+		return fmt.Errorf("look for busy resources: %w", err)
+	}
+	held := make(map[uuid]bool, len(names))
+	for _, name := range names {
+		id, err := parseUUID(name)
+		if err != nil {
+			return err
+		}
+		held[id] = true
+	}
+	for _, e := range es {
+		for _, f := range e.fences {
+			if held[f.resource] {
+				e.result = b.busy(e, f.name)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// unclaimSQL gives back the rows of messages that failed behind a savepoint.
+const unclaimSQL = `DELETE FROM {inbox} WHERE key = ANY ($1::uuid[])`
+
+func (b *Inbox) unclaim(ctx context.Context, t *txn, es []*entry) error {
+	var keys array
+	for _, e := range es {
+		keys.uuid(e.key)
+	}
+	if _, err := t.tx.ExecContext(ctx, b.sql.unclaim, keys.String()); err != nil {
+		return fmt.Errorf("give back claims: %w", err)
+	}
+	return nil
+}
+
+func queryInts(ctx context.Context, tx *sqlx.Tx, statement string, args ...any) (ns []int, err error) {
+	rows, err := tx.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		ns = append(ns, n)
+	}
+	return ns, rows.Err()
+}
+
+func parseUUID(s string) (u uuid, err error) {
+	b := make([]byte, 0, 32)
+	for i := range len(s) {
+		if s[i] != '-' {
+			b = append(b, s[i])
+		}
+	}
+	if len(b) != 32 {
+		return u, fmt.Errorf("database answered %q, must be a uuid", s)
+	}
+	if _, err := hex.Decode(u[:], b); err != nil {
+		return u, fmt.Errorf("database answered %q, must be a uuid: %w", s, err)
+	}
+	return u, nil
+}

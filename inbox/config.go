@@ -1,0 +1,153 @@
+package inbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Defaults and limits of [Config].
+const (
+	DefaultMaxHold       = 60 * time.Second
+	DefaultLockTimeout   = 2 * time.Second
+	DefaultCommitTimeout = 30 * time.Second
+	DefaultStride        = 8
+
+	// MaxBatch is how many messages share a transaction. With more savepoints than
+	// this in one transaction, released ones included, every reader of the server
+	// slows down, and a batch whose messages fail needs one for each.
+	MaxBatch = 64
+)
+
+// Config is the settings of an [Inbox].
+type Config struct {
+	// Consumer names who handles the messages: one message is handled once for
+	// each name. It is part of what is stored, so choose it by hand and keep it
+	// when code is renamed. A new name starts with an empty inbox.
+	//
+	// Required. At most 200 bytes.
+	Consumer string
+
+	// Tenant divides a consumer further. A tenant that differs per message belongs
+	// in the message's ID.
+	//
+	// Defaults to none. At most 200 bytes.
+	Tenant string
+
+	// Schema holds the tables. It must be lower case letters, digits and "_".
+	//
+	// Defaults to the search path of the connection.
+	Schema string
+
+	// MaxHold is how long a transaction may stand idle between two statements
+	// before the server ends it (idle_in_transaction_session_timeout). It is what
+	// frees a key whose holder was frozen, so it must be longer than a handler
+	// thinks without asking the database.
+	//
+	// Defaults to 60s. From 1s to 24h.
+	MaxHold time.Duration
+
+	// LockTimeout is how long a statement of the transaction waits for a lock, in
+	// the claim for another claim of the same resource or ID. Then the message is
+	// [Busy]. It stays in force for the handler.
+	//
+	// Defaults to 2s. From 1ms to MaxHold.
+	LockTimeout time.Duration
+
+	// CommitTimeout is how long the answer to a COMMIT or ROLLBACK is awaited. Then
+	// the outcome is unknown and the message is [Again]. It does not depend on
+	// the context of the call.
+	//
+	// Defaults to 30s. From 100ms to 1h.
+	CommitTimeout time.Duration
+
+	// Stride is how many handlers of a batch run between two savepoints. A failing
+	// message costs the others of its stride a second run; a savepoint costs a
+	// trip to the server. While more than about 4 % of the messages fail, a
+	// savepoint is made for each one.
+	//
+	// Defaults to 8. From 1 to 64.
+	Stride int
+
+	// AsyncCommit leaves synchronous_commit as the server, the database or the
+	// role has set it. A crash of the server may then lose effects that were
+	// reported as applied, together with their rows.
+	//
+	// Defaults to false: the claim turns synchronous_commit on.
+	AsyncCommit bool
+
+	// Logger is told what no caller can be told, such as an answer to a COMMIT
+	// that came too late.
+	//
+	// Defaults to [slog.Default].
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxHold = cmp.Or(c.MaxHold, DefaultMaxHold)
+	c.LockTimeout = cmp.Or(c.LockTimeout, min(DefaultLockTimeout, c.MaxHold))
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, DefaultCommitTimeout)
+	c.Stride = cmp.Or(c.Stride, DefaultStride)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	return c
+}
+
+const maxScopeBytes = 200
+
+func (c Config) validate() error {
+	var errs []error
+	add := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if strings.TrimSpace(c.Consumer) == "" {
+		add("Consumer is %q, must be a name chosen by hand, such as \"billing\"", c.Consumer)
+	}
+	if c.Tenant != "" && strings.TrimSpace(c.Tenant) == "" {
+		add("Tenant is %q, must be empty or a name", c.Tenant)
+	}
+	for _, f := range []struct{ name, value string }{{"Consumer", c.Consumer}, {"Tenant", c.Tenant}} {
+		if len(f.value) > maxScopeBytes {
+			add("%s is %d bytes long, must be at most %d", f.name, len(f.value), maxScopeBytes)
+		}
+		if !utf8.ValidString(f.value) || strings.ContainsRune(f.value, 0) {
+			add("%s is %q, must be UTF-8 without NUL", f.name, f.value)
+		}
+	}
+	if err := checkSchema(c.Schema); err != nil {
+		errs = append(errs, err)
+	}
+	if c.MaxHold < time.Second || c.MaxHold > 24*time.Hour {
+		add("MaxHold is %v, must be from 1s to 24h", c.MaxHold)
+	}
+	if c.LockTimeout < time.Millisecond || c.LockTimeout > c.MaxHold { // PostgreSQL takes 0 for "no limit"
+		add("LockTimeout is %v, must be from 1ms to MaxHold (%v)", c.LockTimeout, c.MaxHold)
+	}
+	if c.CommitTimeout < 100*time.Millisecond || c.CommitTimeout > time.Hour {
+		add("CommitTimeout is %v, must be from 100ms to 1h", c.CommitTimeout)
+	}
+	if c.Stride < 1 || c.Stride > MaxBatch {
+		add("Stride is %d, must be from 1 to %d", c.Stride, MaxBatch)
+	}
+	return errors.Join(errs...)
+}
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+func checkSchema(name string) error {
+	if name == "" || schemaName.MatchString(name) && !strings.HasPrefix(name, "pg_") {
+		return nil
+	}
+	return fmt.Errorf("Schema is %q, must be empty or 1 to 63 lower case letters, digits and \"_\", not starting with a digit or \"pg_\"", name)
+}
+
+// inSchema puts the names of the tables, written {name} in the statements of
+// this package, into the schema.
+func inSchema(schema, statement string) string {
+	if schema != "" {
+		schema = `"` + schema + `".`
+	}
+	return strings.NewReplacer("{", schema, "}", "").Replace(statement)
+}

@@ -1,0 +1,84 @@
+// Package inbox makes the transaction of a message commit at most once, with
+// PostgreSQL alone: no broker, no lock service, no clock of the client.
+//
+// A message has an ID. [Inbox.Apply] begins a transaction, claims the ID by
+// inserting its row, runs the handler with that transaction, and commits. The
+// row and the effect commit together or not at all, so a row means: decided.
+// [Inbox.ApplyBatch] does the same for many messages with one claim and one
+// COMMIT, and gives each its own outcome.
+//
+//	box, err := inbox.New(db, inbox.Config{Consumer: "orders"})
+//	if err != nil {
+//		return err
+//	}
+//	res := box.Apply(ctx, inbox.Message{ID: "order-1001-paid"}, func(ctx context.Context, tx *sqlx.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE id = $1", 1001)
+//		return err
+//	})
+//	if res.Outcome.Decided() {
+//		// acknowledge the message: it will never be needed again
+//	}
+//
+// # What is promised
+//
+//   - For one scope (tenant and consumer) and ID, one transaction commits while
+//     the row is kept, whoever delivers the message, how often, and from how many
+//     processes at once.
+//   - A message with a [Fence] commits only if nobody with a greater token has
+//     claimed that resource. The claim locks the fence until the transaction ends,
+//     so transactions of one resource come one after the other.
+//   - One failing message of a batch costs the others time, never their effect.
+//   - What is not known is not guessed: whatever cannot be decided is [Again].
+//
+// # What is not promised
+//
+//   - A handler may run more than once. Its effect is what it writes with the
+//     transaction it is given; mails and HTTP calls are at least once.
+//   - What the handler read before the claim may be out of date. Decide on what
+//     is read inside.
+//   - A message without a fence is not serialised with fenced ones.
+//   - The handler must not end the transaction, with its methods or by SQL. A
+//     handler that commits also commits the rows of messages that did not run yet,
+//     which are then lost. It is reported as [ErrEnded].
+//
+// # Who moves a message where
+//
+//	claim   row inserted                          the handler runs
+//	        row there, same digest                Duplicate
+//	        row there, other digest               Conflict
+//	        no row, a greater token stored        Stale
+//	        waited longer than LockTimeout        Busy
+//	        row purged meanwhile, or a twin       Again
+//	handler nil                                   Applied, after COMMIT
+//	        error with Skipped() bool             Skipped, after COMMIT
+//	        other error, panic, hidden SQL error  Failed, its writes are gone
+//	        lock timeout                          Again, its writes are gone
+//	        deadlock, serialization failure       Again, all of the transaction
+//	        ctx ended                             Again, all of the transaction
+//	COMMIT  refused by the server                 Failed; a batch is halved to find whom it was
+//	        no answer                             Again: claiming again tells what became of it
+//
+// # When things go wrong
+//
+// PostgreSQL down or restarted: everybody is Again, nothing was committed, or
+// the COMMIT was lost on the way and the next claim says Duplicate.
+//
+// Process killed: the server rolls back. Process frozen, or its host gone: the
+// server ends the transaction after [Config.MaxHold] idle, so the key is not
+// blocked for ever, and the COMMIT of the frozen one fails.
+//
+// Connection lost while a handler runs: that message gets the error of its
+// handler, and the others run again at once in a new transaction, so that a
+// message that breaks connections (an own deadline in the middle of a query does
+// so with lib/pq) is not the end of its neighbours.
+//
+// A network that swallows packets: COMMIT and ROLLBACK are given up after
+// [Config.CommitTimeout]. Other statements wait for as long as the driver does
+// after ctx has ended; set TCP keepalives.
+//
+// # Schema
+//
+// [Migrate] makes the tables and is never called by itself. [Check] says what
+// is missing. The statements need SELECT, INSERT, UPDATE and DELETE only, keep no
+// state in the session, and so work behind PgBouncer in transaction mode.
+package inbox

@@ -1,0 +1,161 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxIDBytes is the limit of [Message.ID] and [Fence.Resource]. Longer ones are
+// most likely a whole message, taken for its ID.
+const MaxIDBytes = 1024
+
+// A Message is what the inbox has to know about a message.
+type Message struct {
+	// ID is the business ID: two deliveries with one ID are the same message. Any
+	// bytes but NUL. Required, not blank, at most [MaxIDBytes].
+	ID string
+
+	// Digest is what must be equal in a second delivery of the ID, of any length.
+	// If it differs from the first one's, the message is a [Conflict]. Empty: not
+	// compared.
+	Digest []byte
+
+	// Fences are the lock grants under which the message is handled: none, one, or
+	// several. The message runs only if no greater token of any of them has been
+	// seen. A message with several is applied in a transaction of its own.
+	Fences []Fence
+
+	// Position is where the message came from, kept with its row. Nil: not Kafka.
+	Position *Position
+}
+
+// A Fence is the number of a lock grant.
+type Fence struct {
+	// Resource names what is locked, the same for all who lock it, whatever their
+	// tenant or consumer. At most [MaxIDBytes].
+	Resource string
+
+	// Token grows with each grant of the lock. At least 1.
+	Token int64
+}
+
+// A Position is a place in Kafka.
+type Position struct {
+	Topic     [16]byte // the topic's ID, not its name: a topic made anew is another
+	Partition int32
+	Offset    int64
+}
+
+// A uuid is the form in which hashes are stored: 16 bytes, with a fast index.
+type uuid [16]byte
+
+// hash makes a uuid of parts that cannot run into each other. The kind keeps
+// hashes of different meaning apart. What is stored depends on it: a change
+// here makes every message in every inbox new.
+func hash(kind string, parts ...string) uuid {
+	n := 8 + len(kind)
+	for _, p := range parts {
+		n += 8 + len(p)
+	}
+	b := make([]byte, 0, n)
+	for i := -1; i < len(parts); i++ {
+		p := kind
+		if i >= 0 {
+			p = parts[i]
+		}
+		b = binary.BigEndian.AppendUint64(b, uint64(len(p)))
+		b = append(b, p...)
+	}
+	sum := sha256.Sum256(b)
+	return uuid(sum[:16])
+}
+
+// An entry is a message on its way through ApplyBatch.
+type entry struct {
+	index       int // in the slice of the caller
+	id          string
+	key         uuid
+	fingerprint uuid
+	digested    bool // whether fingerprint means something
+	fences      []fence
+	position    *Position
+
+	run    run    // of its handler, in the transaction at work
+	result Result // zero until it is decided
+}
+
+type fence struct {
+	resource uuid
+	name     string
+	token    int64
+}
+
+// newEntry checks a message and gives its names their stored form.
+func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
+	if err := checkName("ID", m.ID); err != nil {
+		return nil, err
+	}
+	e := &entry{
+		index:    index,
+		id:       m.ID,
+		key:      hash("onceward inbox key", b.cfg.Tenant, b.cfg.Consumer, m.ID),
+		position: m.Position,
+	}
+	if len(m.Digest) > 0 {
+		e.fingerprint, e.digested = hash("onceward inbox fingerprint", string(m.Digest)), true
+	}
+	for i, f := range m.Fences {
+		field := "Fences[" + strconv.Itoa(i) + "]"
+		if err := checkName(field+".Resource", f.Resource); err != nil {
+			return nil, err
+		}
+		if f.Token < 1 {
+			return nil, &IdentityError{field + ".Token", fmt.Sprintf("is %d, must be at least 1", f.Token)}
+		}
+		fc := fence{hash("onceward inbox resource", f.Resource), f.Resource, f.Token}
+		if err := e.add(fc, field); err != nil {
+			return nil, err
+		}
+	}
+	if p := m.Position; p != nil {
+		if p.Topic == ([16]byte{}) {
+			return nil, &IdentityError{"Position.Topic", "is zero, must be the ID of the topic"}
+		}
+		if p.Partition < 0 || p.Offset < 0 {
+			return nil, &IdentityError{"Position", fmt.Sprintf("is partition %d, offset %d, must not be negative", p.Partition, p.Offset)}
+		}
+	}
+	return e, nil
+}
+
+// add adds a fence. One grant named twice is one fence; two grants of one lock
+// cannot both be the newest.
+func (e *entry) add(f fence, field string) error {
+	for _, g := range e.fences {
+		if g.resource == f.resource && g.token != f.token {
+			return &IdentityError{field, fmt.Sprintf("gives resource %q a second token, %d after %d", f.name, f.token, g.token)}
+		}
+		if g.resource == f.resource {
+			return nil
+		}
+	}
+	e.fences = append(e.fences, f)
+	return nil
+}
+
+func checkName(field, s string) error {
+	switch {
+	case s == "":
+		return &IdentityError{field, "is empty"}
+	case strings.TrimSpace(s) == "":
+		return &IdentityError{field, fmt.Sprintf("is blank (%q)", s[:min(len(s), 20)])}
+	case len(s) > MaxIDBytes:
+		return &IdentityError{field, fmt.Sprintf("is %d bytes long, must be at most %d", len(s), MaxIDBytes)}
+	case strings.IndexByte(s, 0) >= 0:
+		return &IdentityError{field, fmt.Sprintf("is %q, must not contain NUL", s)}
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+DROP TABLE inbox_fence;
+DROP TABLE inbox;
+DROP TABLE inbox_scope;
