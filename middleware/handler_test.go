@@ -84,6 +84,7 @@ func TestClassify(t *testing.T) {
 		{middleware.Busy(time.Second, boom), middleware.Uncharged},
 		{&reentrant.BusyError{}, middleware.Uncharged},
 		{fmt.Errorf("x: %w", &reentrant.LostError{}), middleware.Uncharged},
+		{reentrant.ErrClosed, middleware.Uncharged},
 		{context.Canceled, middleware.Uncharged},
 		{fmt.Errorf("query: %w", context.DeadlineExceeded), middleware.Uncharged},
 		{middleware.Permanent(context.Canceled), middleware.Fatal},

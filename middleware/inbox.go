@@ -35,7 +35,7 @@ func Inbox(box *inbox.Inbox, h TxHandler) Handler {
 	if f, ok := h.(TxFunc); h == nil || ok && f == nil {
 		panic("middleware: Inbox of a nil handler")
 	}
-	return HandlerFunc(func(ctx context.Context, ms []*Message) []error {
+	apply := HandlerFunc(func(ctx context.Context, ms []*Message) []error {
 		errs := make([]error, len(ms))
 		for i, r := range h.applyTo(ctx, box, ms) {
 			note(ctx, ms[i], r.Outcome)
@@ -43,6 +43,26 @@ func Inbox(box *inbox.Inbox, h TxHandler) Handler {
 		}
 		return errs
 	})
+	return HandlerFunc(func(ctx context.Context, ms []*Message) []error {
+		errs := make([]error, len(ms))
+		for i, m := range ms {
+			errs[i] = lost(ctx, m)
+		}
+		handRest(ctx, apply, ms, errs)
+		return errs
+	})
+}
+
+// lost says why a lease of m is over, if one is. Such a message leaves the batch
+// before the claim: another may hold its lock. After the claim its neighbours
+// need not care, since the claim has locked the fence.
+func lost(ctx context.Context, m *Message) error {
+	for _, name := range m.Names() {
+		if lease, ok := reentrant.FromContext(ctx, name); ok && lease.Context().Err() != nil {
+			return context.Cause(lease.Context())
+		}
+	}
+	return nil
 }
 
 func (f TxFunc) applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result {

@@ -114,7 +114,8 @@ func TestInbox_RefusesTheOldHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Release(t.Context()); err != nil { // for the others; it goes on
+	// For the others its lock is gone, and it does not know yet.
+	if err := l.Inspector().Break(t.Context(), "a", old.Fence()); err != nil {
 		t.Fatal(err)
 	}
 	h := middleware.Chain(middleware.Inbox(box, insert), middleware.Lock(l))
@@ -132,6 +133,26 @@ func TestInbox_RefusesTheOldHolder(t *testing.T) {
 		t.Error(errs[0])
 	}
 	wantEffects(t, db, map[string]int{"a:1": 1, "a:2": 1})
+}
+
+// A lease that is lost before the claim takes its message out of the batch.
+func TestInbox_LostLeaseLeavesTheBatch(t *testing.T) {
+	db, insert := effects(t, nil)
+	l, _ := newLocker(t)
+	leases, errs := l.AcquireEach(t.Context(), []string{"a", "b"})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if err := leases[0].Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h := middleware.Inbox(newInbox(t, db), insert)
+	errs = h.Handle(reentrant.With(t.Context(), leases...), messages(t, "a:1", "b:1"))
+	if !errors.Is(errs[0], reentrant.ErrReleased) || errs[1] != nil {
+		t.Errorf("errors = %v, want released, nil", errs)
+	}
+	wantEffects(t, db, map[string]int{"b:1": 1})
+	l.ReleaseEach(t.Context(), leases[1:])
 }
 
 // One ID, another value: the default digest is that of the value.

@@ -18,10 +18,19 @@ var (
 	// [*LostError].
 	ErrLost = errors.New("reentrant: lock lost")
 	// ErrReleased: the lock was given back by its holder.
-	ErrReleased = errors.New("reentrant: lock released")
+	ErrReleased error = &endError{"reentrant: lock released"}
 	// ErrClosed: the Locker was closed.
-	ErrClosed = errors.New("reentrant: locker closed")
+	ErrClosed error = &endError{"reentrant: locker closed"}
 )
+
+// An endError is the ordinary end of a lock. Work that is cut short by it has not
+// failed.
+type endError struct{ text string }
+
+func (e *endError) Error() string { return e.text }
+
+// Uncharged says that whoever got the error is not at fault.
+func (e *endError) Uncharged() bool { return true }
 
 // A BusyError says that somebody else holds the lock. It matches [ErrBusy].
 type BusyError struct {
