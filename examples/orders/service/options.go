@@ -1,0 +1,106 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/onceward/onceward/consumer"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/middleware"
+	"github.com/onceward/onceward/reentrant"
+	"github.com/onceward/onceward/reentrant/reentrantfx"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxevent"
+)
+
+// Options is the service as an Fx application. It reports every mistake in cfg when
+// the application is built.
+func Options(cfg Config, hooks Hooks, log *slog.Logger) fx.Option {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return fx.Error(fmt.Errorf("orders: %w", err))
+	}
+	return fx.Options(
+		fx.WithLogger(func() fxevent.Logger {
+			l := &fxevent.SlogLogger{Logger: log}
+			l.UseLogLevel(slog.LevelDebug)
+			return l
+		}),
+		fx.StopTimeout(stopWithin),
+		fx.Supply(cfg, hooks.withDefaults(), log),
+
+		reentrantfx.Module, // the locks
+		standins,
+
+		fx.Provide(
+			newDB, newRedis, newPublisher, newPayments,
+			lockConfig, inboxConfig, consumerConfig,
+			NewHandler, newRoute, newScanner,
+		),
+		fx.Invoke(func(*Scanner) {}), // nobody else asks for it
+	)
+}
+
+// stopWithin is what all parts have to stop. The consumer's drain is the longest.
+const stopWithin = 15 * time.Second
+
+func lockConfig(cfg Config) reentrant.Config {
+	return reentrant.Config{Prefix: cfg.Prefix, TTL: cfg.Lease}
+}
+
+func inboxConfig(cfg Config) inbox.Config {
+	return inbox.Config{Consumer: cfg.Group, LockTimeout: cfg.LockWait}
+}
+
+func consumerConfig(cfg Config) consumer.Config {
+	return consumer.Config{
+		Group: cfg.Group,
+		Client: []kgo.Opt{
+			kgo.SeedBrokers(cfg.Brokers...),
+			kgo.ClientID(cfg.Name),
+		},
+		BatchMax:          16, // each message of a batch costs a call of the payment service
+		SessionTimeout:    cfg.Session,
+		HeartbeatInterval: min(cfg.Session/6, 3*time.Second),
+		CommitEvery:       250 * time.Millisecond,
+		DrainTimeout:      5 * time.Second,
+		RebalanceTimeout:  20 * time.Second,
+	}
+}
+
+type routes struct {
+	fx.Out
+
+	Route consumer.Route `group:"routes"`
+}
+
+func newRoute(cfg Config, h middleware.Handler) routes {
+	return routes{Route: consumer.Route{
+		Topics:   []string{cfg.Topic, cfg.RetryTopic},
+		Identify: Identify,
+		Handler:  h,
+	}}
+}
+
+func newScanner(lc fx.Lifecycle, cfg Config, db *sqlx.DB, locker *reentrant.Locker, pub Publisher, hooks Hooks, log *slog.Logger) *Scanner {
+	s := NewScanner(cfg, db, locker, pub, hooks, log)
+	ctx, cancel := context.WithCancel(context.Background()) // of the scan loop: from start to stop
+	done := make(chan struct{})
+	lc.Append(fx.StartStopHook(
+		func() {
+			go func() {
+				defer close(done)
+				s.Run(ctx)
+			}()
+		},
+		func() {
+			cancel()
+			<-done // a round under way ends with its context
+		},
+	))
+	return s
+}
