@@ -9,8 +9,13 @@ import (
 	"github.com/onceward/onceward/reentrant"
 )
 
-// maxHints bounds the memory of a [Lock] for fences that were refused.
-const maxHints = 10_000
+const (
+	// maxHints bounds the memory of a [Lock] for fences that were refused.
+	maxHints = 10_000
+	// maxHint is what a lock can be asked for: a fence that is stored above it is no
+	// lock's, and no other can get past it.
+	maxHint = 1<<53 - 1
+)
 
 // Lock holds the locks of each message (its key, and the names in Also) while the
 // next handler works. It takes those of a whole batch in one round trip and waits for
@@ -117,7 +122,7 @@ func (h *fenceHints) learn(leases []*reentrant.Lease, errs []error) {
 			continue
 		}
 		for _, lease := range leases {
-			if lease == nil || lease.Resource() != stale.Resource {
+			if lease == nil || lease.Resource() != stale.Resource || stale.Stored >= maxHint {
 				continue
 			}
 			h.mu.Lock()

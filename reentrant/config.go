@@ -15,6 +15,8 @@ const (
 	// MinTTL is the shortest lease: below it, the margin and a busy machine
 	// would leave nothing to work with.
 	MinTTL = 250 * time.Millisecond
+	// maxFence is how far a script can count: in microseconds, until the year 2255.
+	maxFence = 1<<53 - 1
 	// MaxNameBytes is the length limit of a lock's name.
 	MaxNameBytes = 1024
 )
@@ -136,6 +138,11 @@ func options(opts []AcquireOption) (acquireOptions, error) {
 	o := acquireOptions{wait: -1}
 	for _, opt := range opts {
 		opt.apply(&o)
+	}
+	for name, hint := range o.hints {
+		if hint < 0 || hint > maxFence {
+			return o, fmt.Errorf("FenceHints of %q is %d, must be between 0 and 2^53", name, hint)
+		}
 	}
 	if o.fixed != 0 {
 		return o, validTTL("FixedLease", o.fixed)

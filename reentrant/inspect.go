@@ -121,7 +121,8 @@ func (s *RedisStore) List(ctx context.Context, prefix string) iter.Seq2[Info, er
 // one, and hands it to whoever waits. The holder finds out at its next renewal; what
 // it commits until then is refused only where its fence is compared, and only once
 // a newer holder has committed. So make sure that the holder has stopped, or is
-// fenced, before. It returns [ErrNotHeld] if the lock has no such grant any more.
+// fenced, before. It returns [ErrNotHeld] if the lock has no such grant any more,
+// which is also so when the client repeated a call whose reply was lost.
 func (s *RedisStore) Break(ctx context.Context, name string, fence int64) error {
 	k := s.keys.of(name)
 	args := append(s.breakGrant.args(3, 3), &k.lock, &k.wait, k.fence)

@@ -241,9 +241,7 @@ func (s *RedisStore) Listen(ctx context.Context, client string, woken func(Hando
 }
 
 func (s *RedisStore) decodeHandover(payload string) (h Handover, ok bool) {
-	owner, rest, _ := strings.Cut(payload, " ")
-	fence, lock, _ := strings.Cut(rest, " ")
-	n, err := strconv.ParseInt(fence, 10, 64)
-	name, known := s.keys.nameOf(lock)
-	return Handover{Name: name, Owner: owner, Fence: n}, err == nil && known
+	owner, lock, _ := strings.Cut(payload, " ")
+	name, ok := s.keys.nameOf(lock)
+	return Handover{Name: name, Owner: owner}, ok
 }

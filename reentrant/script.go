@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -97,10 +98,19 @@ func (e scriptError) Error() string { return string(e) }
 // RedisError makes it one of go-redis's [redis.Error].
 func (e scriptError) RedisError() {}
 
-// Refused reports whether err is the server's answer that it will not do what it
-// was asked to (no permission, a key of another type, not a master): it had no
-// effect, and asking again would not help.
+// Refused reports whether err is the server's answer that it did not do what it
+// was asked to: there was no effect.
 func Refused(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
+}
+
+// passing are the refusals that may not last: a server that loads its data, a
+// cluster that looks for a new master, a script of somebody else that runs on.
+var passing = []string{"LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "BUSY", "OOM"}
+
+// permanent reports whether asking again would get the same refusal (no permission,
+// a key of another type, not a master).
+func permanent(err error) bool {
+	return Refused(err) && !slices.ContainsFunc(passing, func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }

@@ -9,8 +9,8 @@ import (
 // Package locktest is its contract.
 //
 // Each method serves a slice and answers for each element, in order. An error is
-// about that element alone and means that the outcome is not known, unless it is
-// an answer of the server (see [Refused]). Every call may take effect twice, or
+// about that element alone and means that the outcome is not known, unless the
+// server refused to do anything (see [Refused]). Every call may take effect twice, or
 // late, and must be harmless then. Methods are called concurrently.
 type Store interface {
 	// Acquire takes locks, or enters them deeper.
@@ -26,7 +26,7 @@ type Store interface {
 	// Listen calls woken for each lock that is handed to an owner of this client:
 	// one whose name begins with client and a dot. It returns when that is so, and
 	// goes on until stop is called, which waits for the last call of woken. Such
-	// news may be lost.
+	// news may be lost, or late.
 	Listen(ctx context.Context, client string, woken func(Handover)) (stop func(), err error)
 
 	// Group names the failure domain of a lock. Locks of one group share round
@@ -85,7 +85,6 @@ type HoldReply struct {
 type Handover struct {
 	Name  string
 	Owner string
-	Fence int64
 }
 
 // HandoverTTL is the longest time for which a store may hand a lock to an owner

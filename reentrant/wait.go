@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/onceward/onceward/watchdog"
 )
 
 // A line is the queue for one lock inside this process: at its head one caller that
@@ -18,8 +16,8 @@ import (
 type line struct {
 	behind []chan struct{} // closed when it is their turn; in the order of the calls
 
-	owner string     // of the head
-	given chan int64 // of size 1: the fence, when the store has handed it the lock
+	owner string        // of the head
+	given chan struct{} // of size 1: news that the store has handed it the lock
 }
 
 // wait takes a lock that ctx does not carry, waiting while it is busy.
@@ -90,8 +88,10 @@ func (l *Locker) gaveUp(ctx context.Context, busy *BusyError) error {
 }
 
 // seated asks the store for a lock until it is granted, as the head of the line. It
-// keeps a seat, which each question renews, and is told when the lock is handed to
-// it; should that news be lost, the next question finds out. It ends with asking.
+// keeps a seat, which each question renews. News that the lock was handed to it
+// makes it ask at once, and no more than that: the news may be old, and the lock
+// somebody else's by now. Should it be lost, the next question finds out. It ends
+// with asking.
 func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptions) (lease *Lease, err error) {
 	h := l.newHold(ctx, name, l.ttl(o))
 	defer func() {
@@ -99,7 +99,7 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 			h.cancel(err)
 		}
 	}()
-	given := make(chan int64, 1)
+	given := make(chan struct{}, 1)
 	l.mu.Lock()
 	ln := l.lines[name]
 	ln.owner, ln.given = h.owner, given
@@ -113,7 +113,10 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 		r, err := l.acquires.do(asking, l.store.Group(name), h.request(o, seat), func(AcquireReply) { l.withdraw(ctx, true, h) })
 		switch {
 		case err != nil: // it is over; what comes is withdrawn when it comes
-			return nil, fmt.Errorf("acquire lock %q: %w", name, err)
+			if seat == 0 && ctx.Err() != nil {
+				return nil, fmt.Errorf("acquire lock %q: %w", name, err)
+			}
+			return nil, l.gaveUp(asking, &BusyError{Name: name})
 		case r.Err != nil && failing.IsZero():
 			failing = sent
 		case r.Answer == Held:
@@ -126,7 +129,7 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 			failing = time.Time{}
 		}
 		// Who waits already does so through a failover, but not through more.
-		if r.Err != nil && (seat == 0 || Refused(r.Err) || time.Since(failing) > l.cfg.TTL) {
+		if r.Err != nil && (seat == 0 || permanent(r.Err) || time.Since(failing) > l.cfg.TTL) {
 			l.withdraw(ctx, true, h)
 			return nil, r.Err
 		}
@@ -148,11 +151,8 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 		select {
 		case <-timer.C:
 			continue
-		case fence := <-given:
+		case <-given:
 			timer.Stop()
-			if l.take(ctx, h, o, sent, fence) {
-				return &h.outer, nil
-			}
 			continue
 		case <-asking.Done():
 		case <-l.life.Done():
@@ -163,25 +163,13 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 	}
 }
 
-// take makes h the holder of the lock that was handed to it. The latest question
-// was sent at that time and answered with busy, so the grant came after it: trust
-// begins there. If that is too long ago the next answer says whose the lock is.
-func (l *Locker) take(ctx context.Context, h *hold, o acquireOptions, sent time.Time, fence int64) bool {
-	h.fence = fence
-	if h.lease.Grant(watchdog.Terms{Sent: sent, For: HandoverTTL, Fixed: o.fixed > 0, MaxHold: l.cfg.MaxHold}) {
-		return true
-	}
-	h.lease.Init(l.dog, l.store.Group(h.name), h.lease.TTL(), h)
-	return false
-}
-
 // handed tells the head of a line that the lock is its own now.
 func (l *Locker) handed(g Handover) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln := l.lines[g.Name]; ln != nil && ln.owner == g.Owner {
 		select {
-		case ln.given <- g.Fence:
+		case ln.given <- struct{}{}:
 		default: // told twice
 		}
 	}

@@ -80,27 +80,19 @@ func (w *Watchdog) grant(l *Lease, t Terms) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sent := t.Sent.Sub(w.epoch)
-	length := l.ttl
-	if t.For > 0 {
-		length = min(length, t.For)
-	}
 	if t.MaxHold > 0 {
 		l.last = sent + t.MaxHold
 	}
-	trust := sent + length - Margin(length)
+	trust := sent + l.ttl - Margin(l.ttl)
 	if l.state != fresh || w.closed || trust <= w.now() {
 		l.state = ended
 		return false
 	}
 	l.state = held
 	w.queues[end].put(l, l.capped(trust))
-	switch {
-	case t.Fixed:
-	case length < l.ttl:
-		w.queues[due].put(l, w.now())
-	default:
+	if !t.Fixed {
 		// What was granted together is spread over a quarter of the first period.
-		period := length / 3
+		period := l.ttl / 3
 		w.queues[due].put(l, sent+period-time.Duration(rand.Int64N(int64(period/4)+1)))
 	}
 	w.wake()

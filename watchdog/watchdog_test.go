@@ -110,7 +110,6 @@ func TestLease_LostWhenTrustEnds(t *testing.T) {
 		{"hangs", hang, watchdog.Terms{}, watchdog.Unreachable, trust},
 		{"panics", panics, watchdog.Terms{}, watchdog.Unreachable, trust},
 		{"fixed", always(watchdog.Held), watchdog.Terms{Fixed: true}, watchdog.Expired, trust},
-		{"shorter grant", always(watchdog.Unknown), watchdog.Terms{For: ttl / 3}, watchdog.Unreachable, ttl/3 - watchdog.Margin(ttl/3)},
 		{"maximum hold", always(watchdog.Held), watchdog.Terms{MaxHold: 5 * ttl}, watchdog.TooLong, 5 * ttl},
 	}
 	for _, tt := range tests {

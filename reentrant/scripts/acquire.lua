@@ -45,7 +45,7 @@ local function acquire(lock, wait, fence, owner, wanted, hint)
       if first then
         redis.call('HDEL', wait, owner)
       end
-      return 1, (grant(lock, fence, owner, ttl, hint))
+      return 1, grant(lock, fence, owner, ttl, hint)
     end
     left = 0
   end

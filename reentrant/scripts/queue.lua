@@ -40,20 +40,24 @@ local function grant(lock, fence, owner, ttl, hint)
   local text = string.format('%.0f', f)
   redis.call('SET', fence, text)
   redis.call('HSET', lock, owner, 1, '@fence', text)
-  redis.call('PEXPIRE', lock, ttl)
-  return f, text
+  local lasts = redis.pcall('PEXPIRE', lock, ttl)
+  if lasts ~= 1 then -- not allowed to: better no lock than one without an end
+    redis.call('DEL', lock)
+    error(type(lasts) == 'table' and lasts.err or 'no ttl')
+  end
+  return f
 end
 
 -- free ends a hold, and hands the lock to whoever has waited longest. It has its new
 -- owner and fence before anybody is told, and a ttl of at most longest: the
--- message "OWNER FENCE LOCK" may get lost, and the waiting process may be dead.
+-- message "OWNER LOCK" may get lost, and the waiting process may be dead.
 local function free(lock, wait, fence, longest, channels)
   redis.call('DEL', lock)
   local first, ttl = head(wait)
   if first then
     redis.call('HDEL', wait, first)
-    local _, text = grant(lock, fence, first, math.min(ttl, tonumber(longest)), 0)
+    grant(lock, fence, first, math.min(ttl, tonumber(longest)), 0)
     -- Lack of rights to the channel must not make a release fail.
-    redis.pcall('PUBLISH', channels .. string.match(first, '^[^.]*'), first .. ' ' .. text .. ' ' .. lock)
+    redis.pcall('PUBLISH', channels .. string.match(first, '^[^.]*'), first .. ' ' .. lock)
   end
 end
