@@ -1,14 +1,12 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"sync"
 
@@ -48,7 +46,11 @@ func Child() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("instance", cfg.Service.Name)
 	r := &reporter{cfg: cfg, to: os.NewFile(reportFD, "reports"), holds: map[*middleware.Message]*reentrant.Lease{}}
 	hooks := service.Hooks{Holding: r.holding, Decided: r.decided, Scanned: r.scanned, Marking: r.marking}
-	return service.Run(ctx, cfg.Service, hooks, log, fx.Decorate(r.repeat))
+	parts := []any{r.repeat}
+	if cfg.Service.Guard.Claims() {
+		parts = append(parts, r.watchClaims)
+	}
+	return service.Run(ctx, cfg.Service, hooks, log, fx.Decorate(parts...))
 }
 
 // A reporter is the service's hooks in a child.
@@ -139,21 +141,5 @@ func (r *reporter) scanned(s service.Round) {
 // marking asks the parent, which looks into Redis meanwhile, or never answers.
 func (r *reporter) marking(ctx context.Context, events []service.Event) error {
 	lease, _ := reentrant.FromContext(ctx, service.ScanLock)
-	body, err := json.Marshal(marking{From: r.cfg.Service.Name, Count: len(events), Grant: grantOf(lease)})
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.Service.Payments+markingPath, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the demo answered %s", resp.Status)
-	}
-	return nil
+	return r.ask(ctx, markingPath, marking{From: r.cfg.Service.Name, Count: len(events), Grant: grantOf(lease)})
 }

@@ -15,9 +15,6 @@ import (
 // again, with the same IDs. Its partitions go to others when Kafka misses it, and so does
 // what it had in hand.
 func (w *world) kill(ctx context.Context) error {
-	if _, err := w.settled(ctx); err != nil {
-		return err
-	}
 	if err := w.place(ctx, true, w.plan.killed); err != nil {
 		return err
 	}
@@ -34,19 +31,11 @@ func (w *world) kill(ctx context.Context) error {
 	if err := w.place(ctx, false, w.plan.wave2...); err != nil {
 		return err
 	}
-	var m depthSeen
-	err = w.journal.await(ctx, "the scan job to tell the second wave", func() bool {
-		select {
-		case <-scan.reached:
-		default:
-			return false
-		}
-		m = w.journal.markings[len(w.journal.markings)-1]
-		return true
-	})
-	if err != nil {
+	if err := scan.wait(ctx, "the scan job to tell the second wave"); err != nil {
 		return err
 	}
+	var m depthSeen
+	w.journal.read(func() { m = w.journal.markings[len(w.journal.markings)-1] })
 	victim, mine, theirs, err := w.cast(ctx, m.From)
 	if err != nil {
 		return err
@@ -86,7 +75,7 @@ func (w *world) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.screen.say("%s took over %s after %v: %s", next.who(), service.LockName(e.Order), round10(after), o.Result)
+	w.screen.say("%s %s %s after %v: %s", next.who(), next.takes(), service.LockName(e.Order), round10(after), o.Result)
 
 	var again depthSeen
 	err = w.journal.await(ctx, "another instance to take over "+service.ScanLock, func() bool {

@@ -72,7 +72,7 @@ func (w *world) late(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.screen.say("%s took over %s, and saw that it is not closed", next.who(), service.LockName(e.Order))
+	w.screen.say("%s %s %s, and saw that it is not closed", next.who(), next.takes(), service.LockName(e.Order))
 
 	if err := books.Commit(); err != nil {
 		return fmt.Errorf("close period %s: %w", periodLate, err)

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 //
 // It holds three orders. While it is stopped, another instance gets the timeout of the
 // first one from the other topic, and a reminder of the second. On waking, it goes on
-// where it was: it has looked at its orders, which were not closed, and has the payment
-// service's answers. What it must not do is act on that.
+// where it was: it has looked at its orders, which were not closed, and has asked for the
+// refunds. What it must not do is act on that.
+//
+// With an inbox it is stopped as late as can be, when its claim is on its way: so it is
+// the claim that refuses it, and not a look at the lease. Without one it is stopped while
+// it waits for the refund.
 func (w *world) pause(ctx context.Context) error {
 	if err := w.place(ctx, true, w.plan.pause...); err != nil {
 		return err
@@ -23,18 +28,27 @@ func (w *world) pause(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.screen.head("pause: %s is stopped between lock and transaction, for longer than its lease of %v", victim.name, lease)
+	until := ""
+	if w.guard.Locks() {
+		until = fmt.Sprintf(", for longer than its lease of %v", lease)
+	}
+	w.screen.head("pause: %s is stopped between its look at orders and its transaction%s", victim.name, until)
 
 	events := make([]service.Event, held)
 	at := make([]position, held)
+	var gates []*gate
 	var opens []func()
 	for i, order := range w.plan.pause {
 		if events[i], err = w.event(ctx, service.Timeout, order); err != nil {
 			return err
 		}
-		_, open := w.payments.shut(victim.name, events[i].ID())
+		what := events[i].ID()
+		if w.guard.Claims() {
+			what = claimOf(what)
+		}
+		g, open := w.payments.shut(victim.name, what)
 		defer open()
-		opens = append(opens, open)
+		gates, opens = append(gates, g), append(opens, open)
 	}
 	for i, e := range events {
 		if at[i], err = w.produce(ctx, e, mine); err != nil {
@@ -46,14 +60,16 @@ func (w *world) pause(ctx context.Context) error {
 		if holders[i], err = w.reached(ctx, at[i], e.ID()); err != nil {
 			return err
 		}
+		if err := gates[i].wait(ctx, victim.name+" to get as far as it may with "+e.ID()); err != nil {
+			return err
+		}
 		w.screen.say("%s holds %s: not yet claimed", holders[i].who(), service.LockName(e.Order))
 	}
 	if err := w.stopOutside(ctx, victim); err != nil {
 		return err
 	}
 	stopped := time.Now()
-	// From here to SIGCONT it cannot have released anything: it waits for refunds that
-	// are not answered.
+	// It cannot have released these: it waits for answers that it did not get.
 	for _, h := range holders {
 		w.lost(h.grant, "paused")
 	}
@@ -77,7 +93,7 @@ func (w *world) pause(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		w.screen.say("%s took over %s after %v: %s %s", next.who(), service.LockName(e.Order), round10(after), e.Kind, o.Result)
+		w.screen.say("%s %s %s after %v: %s %s", next.who(), next.takes(), service.LockName(e.Order), round10(after), e.Kind, o.Result)
 	}
 
 	for _, open := range opens { // nobody is there to take the answers yet
@@ -96,15 +112,15 @@ func (w *world) pause(ctx context.Context) error {
 	return nil
 }
 
-const openSQL = `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND xact_start IS NOT NULL`
+const openSQL = `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND backend_xid IS NOT NULL`
 
-// stopOutside stops an instance outside of all transactions: its workers that do not wait
-// for a refund go on, and one that stops inside keeps others waiting in Postgres, which is
-// another scene. So if there is a transaction, it goes on for a moment.
+// stopOutside stops an instance when none of its transactions has written anything: its
+// other workers go on, and one that is stopped behind its claim keeps rivals waiting in
+// Postgres, which is another scene. So if there is such a transaction, it goes on for a
+// moment.
 func (w *world) stopOutside(ctx context.Context, in *instance) error {
 	stopped := false
-	return poll(ctx, in.name+" to be stopped outside of its transactions", func(ctx context.Context) (bool, error) {
-		// Only the second look counts: a BEGIN may have been on its way at the first.
+	return poll(ctx, in.name+" to be stopped when it has written nothing", func(ctx context.Context) (bool, error) {
 		var open int
 		if err := w.db.GetContext(ctx, &open, openSQL, w.session(in.name)); err != nil {
 			return false, err

@@ -31,7 +31,8 @@ type payments struct {
 	gates   map[gateKey]*gate
 }
 
-// A gateKey names who is kept waiting, and for what: the key of a refund, or markingPath.
+// A gateKey names who is kept waiting, and for what: the key of a refund, markingPath, or
+// what [claimOf] returns.
 type gateKey struct{ from, what string }
 
 type gate struct {
@@ -57,6 +58,7 @@ func startPayments(marking func(context.Context, marking)) (*payments, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /refunds", p.refund)
 	mux.HandleFunc("POST "+markingPath, p.mark)
+	mux.HandleFunc("POST "+claimingPath, p.claim)
 	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go func() {
 		defer close(p.served)
@@ -108,23 +110,42 @@ func (p *payments) mark(w http.ResponseWriter, r *http.Request) {
 	_ = p.pass(r.Context(), gateKey{m.From, markingPath}) // the answer goes to nobody then
 }
 
-func (p *payments) pass(ctx context.Context, key gateKey) error {
+func (p *payments) claim(w http.ResponseWriter, r *http.Request) {
+	var c claiming
+	if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	keys := make([]gateKey, len(c.IDs))
+	for i, id := range c.IDs {
+		keys[i] = gateKey{c.From, claimOf(id)}
+	}
+	_ = p.pass(r.Context(), keys...) // as above
+}
+
+// pass waits in front of the gates until all are open, or ctx ends.
+func (p *payments) pass(ctx context.Context, keys ...gateKey) error {
+	var shut []*gate
 	p.mu.Lock()
-	g := p.gates[key]
-	if g == nil {
-		g = p.gates[gateKey{what: key.what}] // for all instances
+	for _, key := range keys {
+		for _, k := range []gateKey{key, {what: key.what}} { // for one instance, for all
+			if g := p.gates[k]; g != nil {
+				shut = append(shut, g)
+			}
+		}
 	}
 	p.mu.Unlock()
-	if g == nil {
-		return nil
+	for _, g := range shut {
+		g.once.Do(func() { close(g.reached) })
 	}
-	g.once.Do(func() { close(g.reached) })
-	select {
-	case <-g.open:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, g := range shut {
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
 // shut makes those who ask for what wait, from one instance or (empty) from all. The
@@ -141,6 +162,18 @@ func (p *payments) shut(from, what string) (g *gate, open func()) {
 		delete(p.gates, key)
 		close(g.open)
 	})
+}
+
+// wait waits until somebody stands in front of the gate.
+func (g *gate) wait(ctx context.Context, what string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, fmt.Errorf("not seen within %v", waitAtMost))
+	defer cancel()
+	select {
+	case <-g.reached:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+	}
 }
 
 // totals returns how often the service was asked for a refund, and how many it made.

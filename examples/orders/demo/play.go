@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -76,37 +77,27 @@ func (w *world) startAll(ctx context.Context) error {
 	})
 }
 
-// cast picks the instance of a scene, one of its partitions of the first topic, and a
-// partition of the other topic that another instance has. only, if not empty, is to be it.
+// cast picks the instance of a scene (only, if that is not empty), a partition that it has,
+// and one that another instance has, of the other topic: so the copies of an event meet.
 func (w *world) cast(ctx context.Context, only string) (victim *instance, mine, theirs topicPartition, err error) {
 	owners, err := w.settled(ctx)
 	if err != nil {
 		return nil, mine, theirs, err
 	}
-	find := func(name, topic string) (topicPartition, bool) {
-		for _, p := range owners[name] {
-			if p.topic == topic {
-				return p, true
-			}
-		}
-		return topicPartition{}, false
+	name := cmp.Or(only, slices.Min(slices.Collect(maps.Keys(owners))))
+	victim, parts := w.instances[name], owners[name]
+	if victim == nil || len(parts) == 0 {
+		return nil, mine, theirs, fmt.Errorf("no part for instance %s: the group has given the partitions as %v", name, owners)
 	}
-	names := slices.Sorted(maps.Keys(owners))
-	for _, name := range names {
-		if only != "" && name != only {
-			continue
-		}
-		mine, ok := find(name, w.cfg.Topic)
-		if !ok {
-			continue
-		}
-		for _, other := range names {
-			if theirs, ok := find(other, w.cfg.RetryTopic); ok && other != name {
-				return w.instances[name], mine, theirs, nil
+	mine = parts[0]
+	for other, parts := range owners {
+		for _, p := range parts {
+			if other != name && p.topic != mine.topic {
+				return victim, mine, p, nil
 			}
 		}
 	}
-	return nil, mine, theirs, fmt.Errorf("no instance for the scene: the group has given its partitions as %v", owners)
+	return nil, mine, theirs, fmt.Errorf("no rival for instance %s: the group has given the partitions as %v", name, owners)
 }
 
 // reached waits until somebody is about to handle a delivery.
@@ -208,6 +199,14 @@ func (w *world) status() string {
 		}
 	}
 	return line
+}
+
+// takes says how an instance came by an order that another one had in hand.
+func (t tenure) takes() string {
+	if t.Lock == "" {
+		return "has its hands on"
+	}
+	return "took over"
 }
 
 // who names a holder: with its grant, if there are locks.

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/onceward/onceward/consumer"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/inbox/inboxfx"
 	"github.com/onceward/onceward/middleware"
 	"github.com/onceward/onceward/reentrant"
 	"github.com/onceward/onceward/reentrant/reentrantfx"
@@ -34,6 +35,7 @@ func Options(cfg Config, hooks Hooks, log *slog.Logger) fx.Option {
 		fx.Supply(cfg, hooks.withDefaults(), log),
 
 		reentrantfx.Module, // the locks
+		inboxfx.Module,     // the inbox
 		standins,
 
 		fx.Provide(

@@ -4,9 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/onceward/onceward/consumer"
-	"github.com/onceward/onceward/inbox"
 	"go.uber.org/fx"
 )
 
@@ -18,7 +16,6 @@ type cp struct {
 }
 
 var standins = fx.Options(
-	fx.Provide(func(db *sqlx.DB, cfg inbox.Config) (*inbox.Inbox, error) { return inbox.New(db, cfg) }),
 	fx.Provide(func(p cp) (*consumer.Consumer, error) {
 		p.Config.Logger = p.Logger
 		return consumer.New(p.Config, p.Routes...)
