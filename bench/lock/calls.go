@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/onceward/onceward/bench/internal/compare"
+)
+
+// calls compares single calls: acquire, release, acquire the next.
+func calls(ctx context.Context, b *bench) error {
+	const most, each = 64, 256
+	all := []string{onceward, raw, redSync, redisLok, rueidisL}
+	peers, closeAll, err := openPeers(b.url, all)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	ns := names(most, each)
+
+	var cases []compare.Case
+	add := func(callers int, peers ...*peer) {
+		for _, p := range peers {
+			cases = append(cases, compare.Case{Name: caseName(p.name, callers), Run: func(ctx context.Context) (compare.Sample, error) {
+				return b.drive(ctx, callers, b.window, func(ctx context.Context, caller, turn int) (int, error) {
+					return 1, p.lock(ctx, ns[caller][turn%each], func() {})
+				})
+			}})
+		}
+	}
+	add(1, peers...)
+	add(16, peers...)
+	add(most, peers...)
+	res, err := compare.Rounds(ctx, b.rounds, cases)
+	if err != nil {
+		return err
+	}
+	for _, vs := range []int{1, 16, most} {
+		for _, v := range res.Of(stuck, caseName(onceward, vs)) {
+			if v > 0 {
+				return fmt.Errorf("%.0f of our own callers did not come back", v)
+			}
+		}
+	}
+	b.Table("calls", res, perSecond, allocs, clientCPU, redisCPU, stuck)
+	against := func(callers int, other string) compare.Values {
+		return res.Ratio(perSecond, caseName(onceward, callers), caseName(other, callers))
+	}
+	b.AtLeast("lock/calls/1-caller/of-raw", against(1, raw), 0.8)
+	b.AtLeast("lock/calls/16-callers/of-redsync", against(16, redSync), 1.25)
+	b.AtLeast("lock/calls/64-callers/of-redsync", against(most, redSync), 2.5)
+	b.AtMost("lock/calls/allocs", res.Of(allocs, caseName(onceward, 1)), 32)
+	return nil
+}
+
+func caseName(peer string, callers int) string {
+	if callers == 1 {
+		return peer + ", 1 caller"
+	}
+	return fmt.Sprintf("%s, %d callers", peer, callers)
+}
+
+func openPeers(url string, names []string) (peers []*peer, closeAll func(), err error) {
+	closeAll = func() {
+		for _, p := range peers {
+			_ = p.close() // all was measured already
+		}
+	}
+	for _, name := range names {
+		p, err := newPeer(name, url)
+		if err != nil {
+			closeAll()
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		peers = append(peers, p)
+	}
+	return peers, closeAll, nil
+}
