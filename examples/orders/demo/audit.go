@@ -231,7 +231,7 @@ func (f *findings) broken() int {
 // locksLeft counts the locks that are still there when a lease has passed: one whose
 // holder was killed or lost it ends by itself until then.
 func (w *world) locksLeft(ctx context.Context) (int, error) {
-	until := time.Now().Add(lease)
+	until := time.Now().Add(w.opts.timing.lease)
 	left := 0
 	err := poll(ctx, "the last lease to end", func(ctx context.Context) (bool, error) {
 		keys, err := w.keys(ctx, "lock:*")

@@ -39,6 +39,10 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "orders demo: %v\n", err)
 		return exitNotPlayed
 	}
+	return opts.play(stdout, stderr)
+}
+
+func (opts Options) play(stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ok, err := run(ctx, opts, newScreen(stdout), stderr)

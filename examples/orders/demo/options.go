@@ -20,6 +20,8 @@ type Options struct {
 	Seed    uint64
 	Compare bool
 	Verbose bool
+
+	timing timing
 }
 
 const usage = `usage: orders demo [flags]
@@ -60,7 +62,7 @@ func parse(args []string, out io.Writer) (Options, error) {
 	if fs.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("argument %q, must be flags only", strings.Join(fs.Args(), " ")))
 	}
-	o := Options{Orders: *orders, Seed: *seed, Compare: *compare, Verbose: *verbose}
+	o := Options{Orders: *orders, Seed: *seed, Compare: *compare, Verbose: *verbose, timing: normal}
 	if o.Guard, err = service.ParseGuard(*guard); err != nil {
 		errs = append(errs, fmt.Errorf("-%w", err))
 	}

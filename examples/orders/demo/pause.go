@@ -30,7 +30,7 @@ func (w *world) pause(ctx context.Context) error {
 	}
 	until := ""
 	if w.guard.Locks() {
-		until = fmt.Sprintf(", for longer than its lease of %v", lease)
+		until = fmt.Sprintf(", for longer than its lease of %v", w.opts.timing.lease)
 	}
 	w.screen.head("pause: %s is stopped between its look at orders and its transaction%s", victim.name, until)
 
@@ -69,6 +69,7 @@ func (w *world) pause(ctx context.Context) error {
 		return err
 	}
 	stopped := time.Now()
+	w.screen.say("%s is stopped", victim.name)
 	// It cannot have released these: it waits for answers that it did not get.
 	for _, h := range holders {
 		w.lost(h.grant, "paused")

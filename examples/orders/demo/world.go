@@ -17,15 +17,21 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Settings of the instances. The lease is short, so that the scenes are; the session
+// partitions of each topic.
+const partitions = 6
+
+// lockWait is longer than a pause, to have rivals wait in Postgres rather than come back.
+const lockWait = 15 * time.Second
+
+// A timing is how long things last. The lease is short, so that the scenes are; the session
 // outlasts a pause, so that a paused instance keeps its partitions.
-const (
-	partitions = 6 // of each topic
-	lease      = 2 * time.Second
-	session    = 10 * time.Second
-	scanEvery  = 200 * time.Millisecond
-	lockWait   = 15 * time.Second // longer than a pause, to have rivals wait rather than come back
-)
+type timing struct {
+	lease     time.Duration
+	session   time.Duration // of Kafka
+	scanEvery time.Duration
+}
+
+var normal = timing{lease: 2 * time.Second, session: 10 * time.Second, scanEvery: 200 * time.Millisecond}
 
 // A world is one run with one guard: its own schema, topics, group and Redis keys, the
 // three instances, and what was learned about them.
@@ -74,10 +80,10 @@ func (w *world) open(ctx context.Context) error {
 		RetryTopic: topic + ".retry",
 		Group:      "orders-demo-" + w.id,
 		Prefix:     "orders-demo-" + w.id,
-		Lease:      lease,
-		Session:    session,
+		Lease:      w.opts.timing.lease,
+		Session:    w.opts.timing.session,
 		LockWait:   lockWait,
-		ScanEvery:  scanEvery,
+		ScanEvery:  w.opts.timing.scanEvery,
 		Guard:      w.guard,
 	}
 	for _, step := range []struct {
