@@ -40,6 +40,7 @@ type run struct {
 // exec makes the runs of a script: a single one on its own, several in one
 // pipeline.
 func (s *RedisStore) exec(ctx context.Context, sc *script, runs []run) {
+	defer s.findMasters(ctx, runs)
 	s.send(ctx, runs, func(r *run) bool { return true })
 	// A server that was restarted, or a new master, does not know the script: it
 	// has done nothing yet, so the whole text is sent to it.
@@ -53,6 +54,21 @@ func (s *RedisStore) exec(ctx context.Context, sc *script, runs []run) {
 				r.args[0], r.args[1] = eval, sc.text
 				return true
 			})
+			return
+		}
+	}
+}
+
+// findMasters lets a cluster client look for new masters if one did not answer: by
+// itself it would go on asking the dead one for up to a minute.
+func (s *RedisStore) findMasters(ctx context.Context, runs []run) {
+	cluster, ok := s.rdb.(*redis.ClusterClient)
+	if !ok {
+		return
+	}
+	for i := range runs {
+		if err := runs[i].cmd.Err(); err != nil && !Refused(err) {
+			cluster.ReloadState(ctx) // in the background, not more than five times a second
 			return
 		}
 	}
