@@ -44,6 +44,30 @@
 //	a handler hangs                    the lease is renewed until Config.MaxHold
 //	the Locker is closed               contexts end: ErrClosed
 //
+// # Waiting
+//
+// Acquire waits in a queue that all processes share. Each process has one seat in
+// it per lock, renewed about once a second; inside a process callers wait in the order
+// of their calls. Release hands the lock to the oldest seat in the same script, for
+// 3 s at most, and tells that process, which asks and so gets the lock in full. If
+// the news is lost the next question finds out; if the process is dead, the next
+// one is served when the handover has ended. A lock that ends by its TTL goes to the
+// oldest seat at its next question. Nobody jumps the queue.
+//
 // A new name in a context that carries another lock is tried once and then busy,
 // never waited for: two holders that wait for each other would wait for ever.
+// [Locker.AcquireAll] takes several in one order.
+//
+// # What it needs
+//
+// Redis 6.2 or newer, or what speaks like it, as a single server, behind Sentinel or as
+// a cluster, with scripts (EVAL, EVALSHA) that may use TIME. Keys are one hash per
+// lock, which lives for the TTL; one hash per lock that is waited for; one counter per
+// shard and one hash of settings, which stay. See keys.go for their names.
+//
+// All processes under one prefix must have the same number of shards and the same
+// layout, which changes only with incompatible scripts: the first Acquire compares
+// them in Redis, and a process that differs is refused ([DisagreementError]). So a
+// rolling upgrade to a version with the same layout needs nothing; for another layout
+// stop all old processes first, or choose another prefix.
 package reentrant

@@ -16,8 +16,9 @@ import (
 	"go.uber.org/fx"
 )
 
-// Module provides a [*reentrant.Locker]. Starting the application asks Redis for
-// an answer; stopping it ends all leases.
+// Module provides a [*reentrant.Locker]. Starting the application asks Redis for an
+// answer, and whether this process and the others exclude each other; stopping it
+// ends all leases.
 var Module = fx.Module("reentrant", fx.Provide(New))
 
 // Params are what [New] needs from the application.
@@ -49,8 +50,12 @@ func New(p Params) (Result, error) {
 	}
 	p.Lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
+			// A start hook that fails cleans up after itself: its stop hook does not run.
 			if err := p.Redis.Ping(ctx).Err(); err != nil {
 				return errors.Join(fmt.Errorf("reentrant: Redis does not answer, check its address: %w", err), locker.Close())
+			}
+			if err := locker.Check(ctx); err != nil {
+				return errors.Join(err, locker.Close())
 			}
 			return nil
 		},

@@ -60,6 +60,23 @@ func TestModule_RedisUnreachable(t *testing.T) {
 	}
 }
 
+func TestModule_OthersLockDifferently(t *testing.T) {
+	rdb := devtest.Redis(t)
+	defer rdb.Del(context.WithoutCancel(t.Context()), "fx-other:meta")
+	others, err := reentrant.New(rdb, reentrant.Config{Prefix: "fx-other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := others.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := fx.New(app(rdb, reentrant.Config{Prefix: "fx-other", Shards: 7}, fx.Invoke(func(*reentrant.Locker) {})))
+	var no *reentrant.DisagreementError
+	if err := a.Start(t.Context()); !errors.As(err, &no) || no.Theirs != 256 || no.Ours != 7 {
+		t.Errorf("Start = %v, want a disagreement about 256 and 7 shards", err)
+	}
+}
+
 func TestModule_BadConfig(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
