@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -37,36 +38,55 @@ func OpenDB(address, name string) (*sqlx.DB, error) {
 	return db, nil
 }
 
-func newDB(lc fx.Lifecycle, cfg Config) (*sqlx.DB, error) {
-	db, err := OpenDB(cfg.Postgres, cfg.Name)
-	if err != nil {
-		return nil, err
-	}
-	lc.Append(fx.Hook{
-		OnStart: func(ctx context.Context) error {
-			if err := db.PingContext(ctx); err != nil {
-				db.Close()
-				return fmt.Errorf("Postgres does not answer, check its address: %w", err)
-			}
-			if err := check(ctx, db); err != nil {
-				db.Close()
-				return err
-			}
-			return nil
-		},
-		OnStop: func(context.Context) error { return db.Close() },
-	})
-	return db, nil
+// clients are the ways to the servers. They are opened before the application and closed
+// behind it, so that an application that does not start leaves nothing open.
+type clients struct {
+	fx.Out
+
+	DB       *sqlx.DB
+	Redis    redis.UniversalClient
+	Payments *Payments
+	Producer *kgo.Client
 }
 
-func newRedis(lc fx.Lifecycle, cfg Config) (redis.UniversalClient, error) {
+// open opens all clients. It does no I/O.
+func open(cfg Config) (c clients, err error) {
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if c.DB, err = OpenDB(cfg.Postgres, cfg.Name); err != nil {
+		return c, err
+	}
 	opts, err := redis.ParseURL(cfg.Redis)
 	if err != nil {
-		return nil, fmt.Errorf("Redis: %w", err)
+		return c, fmt.Errorf("Redis: %w", err)
 	}
-	rdb := redis.NewClient(opts)
-	lc.Append(fx.StopHook(rdb.Close))
-	return rdb, nil
+	c.Redis = redis.NewClient(opts)
+	c.Payments = NewPayments(cfg)
+	// Of the scan job alone: the consumer makes its own.
+	if c.Producer, err = kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID(cfg.Name)); err != nil {
+		return c, fmt.Errorf("Kafka: %w", err)
+	}
+	return c, nil
+}
+
+func (c clients) close() error {
+	var errs []error
+	if c.Producer != nil {
+		c.Producer.Close()
+	}
+	if c.Payments != nil {
+		c.Payments.Close()
+	}
+	if c.Redis != nil {
+		errs = append(errs, c.Redis.Close())
+	}
+	if c.DB != nil {
+		errs = append(errs, c.DB.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // A kafkaPublisher tells the topic of the scan job.
@@ -75,13 +95,8 @@ type kafkaPublisher struct {
 	topic  string
 }
 
-func newPublisher(lc fx.Lifecycle, cfg Config) (Publisher, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID(cfg.Name))
-	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
-	}
-	lc.Append(fx.StopHook(client.Close))
-	return &kafkaPublisher{client, cfg.Topic}, nil
+func newPublisher(cfg Config, client *kgo.Client) Publisher {
+	return &kafkaPublisher{client, cfg.Topic}
 }
 
 func (p *kafkaPublisher) Publish(ctx context.Context, events []Event) error {
@@ -91,10 +106,4 @@ func (p *kafkaPublisher) Publish(ctx context.Context, events []Event) error {
 		records[i].Topic = p.topic
 	}
 	return p.client.ProduceSync(ctx, records...).FirstErr()
-}
-
-func newPayments(lc fx.Lifecycle, cfg Config) *Payments {
-	p := NewPayments(cfg)
-	lc.Append(fx.StopHook(p.Close))
-	return p
 }

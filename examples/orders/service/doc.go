@@ -17,6 +17,6 @@
 //	record -> Lock (order:1001) -> Refund (payment service) -> Inbox (claim, close order, COMMIT)
 //
 // [NewHandler] is this chain, and the chains without one guard or the other that the
-// demo compares it with. [Options] is the wiring. The rest is what every service
-// has: configuration, schema, clients.
+// demo compares it with. [Run] runs an instance; its wiring is in options.go. The rest is
+// what every service has: configuration, schema, clients.
 package service

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -18,13 +17,8 @@ import (
 	"go.uber.org/fx/fxevent"
 )
 
-// Options is the service as an Fx application. It reports every mistake in cfg when
-// the application is built.
-func Options(cfg Config, hooks Hooks, log *slog.Logger) fx.Option {
-	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
-		return fx.Error(fmt.Errorf("orders: %w", err))
-	}
+// options is the service as an Fx application.
+func options(cfg Config, c clients, hooks Hooks, log *slog.Logger) fx.Option {
 	return fx.Options(
 		fx.WithLogger(func() fxevent.Logger {
 			l := &fxevent.SlogLogger{Logger: log}
@@ -33,16 +27,17 @@ func Options(cfg Config, hooks Hooks, log *slog.Logger) fx.Option {
 		}),
 		fx.StopTimeout(stopWithin),
 		fx.Supply(cfg, hooks.withDefaults(), log),
+		fx.Provide(func(lc fx.Lifecycle) clients {
+			// The first hook, since all others need what it checks.
+			lc.Append(fx.StartHook(func(ctx context.Context) error { return check(ctx, c.DB) }))
+			return c
+		}),
 
 		reentrantfx.Module, // the locks
 		inboxfx.Module,     // the inbox
 		standins,
 
-		fx.Provide(
-			newDB, newRedis, newPublisher, newPayments,
-			lockConfig, inboxConfig, consumerConfig,
-			NewHandler, newRoute, newScanner,
-		),
+		fx.Provide(lockConfig, inboxConfig, consumerConfig, NewHandler, newRoute, newPublisher, newScanner),
 		fx.Invoke(func(*Scanner) {}), // nobody else asks for it
 	)
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -9,13 +10,21 @@ import (
 )
 
 // Run runs an instance until ctx ends, and then stops it. It returns an error if the
-// instance cannot start, gives up by itself, or does not stop cleanly. More options
-// may replace parts (fx.Decorate).
-func Run(ctx context.Context, cfg Config, hooks Hooks, log *slog.Logger, more ...fx.Option) error {
-	app := fx.New(Options(cfg, hooks, log), fx.Options(more...))
-	if err := app.Err(); err != nil {
+// configuration is wrong, a server does not answer, the schema is not there ([ErrSchema]),
+// or the instance gives up by itself or does not stop cleanly. More options may replace
+// parts (fx.Decorate).
+func Run(ctx context.Context, cfg Config, hooks Hooks, log *slog.Logger, more ...fx.Option) (err error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
 		return err
 	}
+	c, err := open(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+
+	app := fx.New(options(cfg, c, hooks, log), fx.Options(more...))
 	start, cancel := context.WithTimeout(ctx, app.StartTimeout())
 	defer cancel()
 	if err := app.Start(start); err != nil {

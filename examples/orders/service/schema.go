@@ -38,10 +38,13 @@ func Migrate(ctx context.Context, db *sqlx.DB) error {
 	return nil
 }
 
-// check returns an error that matches [ErrSchema] if the tables of the service are
-// missing. Those of the inbox are checked by its own module.
+// check asks the database whether it has the tables of the service. Those of the inbox
+// are checked by its own module.
 func check(ctx context.Context, db *sqlx.DB) error {
 	var done bool
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("Postgres does not answer, check its address: %w", err)
+	}
 	if err := db.GetContext(ctx, &done, migratedSQL); err != nil {
 		return fmt.Errorf("look for table orders: %w", err)
 	}
