@@ -234,7 +234,7 @@ func (w *world) locksLeft(ctx context.Context) (int, error) {
 	until := time.Now().Add(w.opts.timing.lease)
 	left := 0
 	err := poll(ctx, "the last lease to end", func(ctx context.Context) (bool, error) {
-		keys, err := w.keys(ctx, "lock:*")
+		keys, err := w.locks(ctx, "*")
 		left = len(keys)
 		return left == 0 || time.Now().After(until), err
 	})

@@ -2,9 +2,12 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 // waitAtMost bounds each wait for an event. None is expected to come near it: the longest
@@ -191,8 +194,8 @@ func (j *journal) read(f func()) {
 	f()
 }
 
-// poll asks until the answer is yes, for what no report tells. The error says what was
-// awaited.
+// poll asks until the answer is yes, for what no report tells. A broker that wants to be
+// asked again is. The error says what was awaited.
 func poll(ctx context.Context, what string, ask func(ctx context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, fmt.Errorf("not seen within %v", waitAtMost))
 	defer cancel()
@@ -200,19 +203,24 @@ func poll(ctx context.Context, what string, ask func(ctx context.Context) (bool,
 	defer tick.Stop()
 	for {
 		ok, err := ask(ctx)
-		if ctx.Err() != nil {
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(context.Cause(ctx), err))
+		case err != nil && !askAgain(err):
 			return fmt.Errorf("wait for %s: %w", what, err)
-		}
-		if ok {
+		case ok && err == nil:
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(context.Cause(ctx), err))
 		}
 	}
+}
+
+// askAgain reports whether Kafka says that an error will pass.
+func askAgain(err error) bool {
+	e, ok := errors.AsType[*kerr.Error](err)
+	return ok && e.Retriable
 }

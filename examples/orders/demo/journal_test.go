@@ -3,10 +3,13 @@ package demo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 )
 
 func TestJournal_AwaitSeesReport(t *testing.T) {
@@ -66,6 +69,16 @@ func TestPoll(t *testing.T) {
 		broken := errors.New("server is gone")
 		if err := poll(t.Context(), "an answer", func(context.Context) (bool, error) { return false, broken }); !errors.Is(err, broken) {
 			t.Errorf("error = %v, want %v", err, broken)
+		}
+		n = 0
+		err = poll(t.Context(), "a coordinator", func(context.Context) (bool, error) {
+			if n++; n == 1 {
+				return false, fmt.Errorf("describe group: %w", kerr.CoordinatorNotAvailable)
+			}
+			return true, nil
+		})
+		if err != nil || n != 2 {
+			t.Errorf("asked %d times, error %v, want 2 times and none", n, err)
 		}
 		err = poll(t.Context(), "the impossible", func(context.Context) (bool, error) { return false, nil })
 		if err == nil || !strings.Contains(err.Error(), "the impossible") {

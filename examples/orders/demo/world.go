@@ -191,11 +191,16 @@ func (w *world) openRedis(ctx context.Context) error {
 	return w.rdb.Ping(ctx).Err()
 }
 
-// keys returns the keys of this run in Redis. The layout is documented in package
-// reentrant: PREFIX:{SHARD}:lock:NAME.
+// locks returns the keys of locks in Redis. The layout is documented in package reentrant:
+// PREFIX:{SHARD}:lock:NAME.
+func (w *world) locks(ctx context.Context, name string) ([]string, error) {
+	return w.keys(ctx, "{*}:lock:"+name)
+}
+
+// keys returns the keys of this run in Redis.
 func (w *world) keys(ctx context.Context, pattern string) ([]string, error) {
 	var keys []string
-	it := w.rdb.Scan(ctx, 0, w.cfg.Prefix+":{*}:"+pattern, 1000).Iterator()
+	it := w.rdb.Scan(ctx, 0, w.cfg.Prefix+":"+pattern, 1000).Iterator()
 	for it.Next(ctx) {
 		keys = append(keys, it.Val())
 	}
@@ -321,7 +326,7 @@ func (w *world) lookAtScanLock(ctx context.Context, m marking) {
 // depth returns how deep a lock is held: the count of its owner in the lock's hash, whose
 // other field, @fence, is the number of the grant.
 func (w *world) depth(ctx context.Context, lock string) (int, error) {
-	keys, err := w.keys(ctx, "lock:"+lock)
+	keys, err := w.locks(ctx, lock)
 	if err != nil {
 		return 0, err
 	}
