@@ -24,7 +24,9 @@ func (s *session) commitLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		s.commit(ctx, nil)
+		// Not ended with ctx: the client would drop the connection, and the broker
+		// could come to that commit after the last one.
+		s.commit(s.base, nil)
 	}
 }
 
@@ -49,7 +51,7 @@ func (s *session) commit(ctx context.Context, parts []*part) {
 	s.disp.committed(done)
 	switch {
 	case err == nil:
-	case usual(err) || ctx.Err() != nil && errors.Is(err, context.Canceled):
+	case usual(err):
 		s.log.Info("offsets not committed", "error", err)
 	default:
 		s.log.Warn("offsets not committed", "error", err)

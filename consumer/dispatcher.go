@@ -193,13 +193,20 @@ func (d *dispatcher) take() *batch {
 	}
 	b.ctx, b.cancel = context.WithCancelCause(d.base)
 	d.running[b] = struct{}{}
-	if d.ready < d.low() {
-		select {
-		case d.hungry <- struct{}{}:
-		default:
-		}
-	}
+	d.feed()
 	return b
+}
+
+// feed lets the poll loop go on if there is not enough ready any more. It is
+// called wherever that number can have sunk.
+func (d *dispatcher) feed() {
+	if d.ready >= d.low() {
+		return
+	}
+	select {
+	case d.hungry <- struct{}{}:
+	default:
+	}
 }
 
 // nextRoute returns a route with a ready lane, each in its turn.
@@ -381,6 +388,7 @@ func (d *dispatcher) purge(lanes map[*lane]struct{}) {
 		d.advance(l)
 	}
 	d.wake(len(moved))
+	d.feed()
 }
 
 // interrupt ends the contexts of the batches that hold something of the parts.

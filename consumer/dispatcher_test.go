@@ -456,6 +456,26 @@ func TestDispatcher_PollWaitsUntilWorkersAreHungry(t *testing.T) {
 	})
 }
 
+// What is ready can also go by a revoke. The poll loop then waited for ever, as
+// no worker would take from what was empty.
+func TestDispatcher_RevokeMakesThePollGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(c *Config) { c.Workers, c.BatchMax = 1, 2 })
+		d.put("t", 0, map[int64]string{0: "a", 1: "b"})
+		polled := make(chan struct{})
+		go func() {
+			d.waitHungry(t.Context())
+			close(polled)
+		}()
+		synctest.Wait()
+		if isClosed(polled) {
+			t.Error("polls though a full batch is ready")
+		}
+		d.disown(map[string][]int32{"t": {0}}, lost)
+		<-polled
+	})
+}
+
 func TestDispatcher_FullPartPausesAtItsNextFetch(t *testing.T) {
 	d := newDesk(t, func(c *Config) { c.Window = 4 })
 	p := d.owner("t", 0)

@@ -77,11 +77,11 @@ func (s *session) consume(ctx context.Context) error {
 
 	err := s.pollLoop(ctx)
 	stop()
-	wg.Wait()
 	// Drain and commit while still a member: the client sends no heartbeats while
 	// it leaves.
 	s.disp.close()
 	s.drain(s.disp.all(), ErrShutdown)
+	wg.Wait()
 	return err
 }
 
