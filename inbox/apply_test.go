@@ -262,6 +262,28 @@ func TestApply_HandlerEndsTransaction(t *testing.T) {
 	}
 }
 
+// By SQL it is seen when COMMIT meets no transaction. Whether the effect is there, the
+// next try knows.
+func TestApply_HandlerEndsTransactionBySQL(t *testing.T) {
+	for statement, then := range map[string]Outcome{"COMMIT": Duplicate, "ROLLBACK": Applied} {
+		t.Run(statement, func(t *testing.T) {
+			db := newDB(t)
+			b := newBox(t, db, Config{})
+			res := b.Apply(t.Context(), Message{ID: "a"}, func(ctx context.Context, tx *sqlx.Tx) error {
+				must(t, effect("a")(ctx, tx))
+				_, err := tx.ExecContext(ctx, statement)
+				return err
+			})
+			wantOutcome(t, res, Failed)
+			if !errors.Is(res.Err, ErrSwallowed) {
+				t.Errorf("error = %v, want ErrSwallowed", res.Err)
+			}
+			wantOutcome(t, b.Apply(t.Context(), Message{ID: "a"}, effect("a")), then)
+			wantEffects(t, db, "a")
+		})
+	}
+}
+
 func TestApply_Identity(t *testing.T) {
 	// Nobody listens there, so an attempt to send a statement would be seen.
 	db := openURL(t, "postgres://x@127.0.0.1:1/x?sslmode=disable&connect_timeout=1")

@@ -141,7 +141,7 @@ func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn handler)
 			b.apply(ctx, scope, es[len(es)/2:], fn)
 			return
 
-		case ctx.Err() == nil && state(err) == lockNotAvailable:
+		case state(err) == lockNotAvailable:
 			// Ask once who is in the way, and go on with the rest. If that was not
 			// enough, the one in the way cannot be seen. Finding it by halving the
 			// batch would cost a timeout at each step.
@@ -224,7 +224,7 @@ func (b *Inbox) notCommitted(t *txn, kept []*entry, err error) error {
 	case collided(err):
 		return fmt.Errorf("commit: %w", err)
 
-	case state(err) == "" && !t.alive(), disconnected(err):
+	case disconnected(err), state(err) == "" && !t.alive():
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 		if len(kept) == 1 && one.run.took >= b.cfg.MaxHold {
 			// It was idle for longer than the server allows, so this is no accident. If

@@ -75,23 +75,22 @@ func TestApplyBatch_OneBadIn64(t *testing.T) {
 	for name, bad := range map[string]func(context.Context, *sqlx.Tx) error{"error": fails, "SQL error": breaks, "panic": panics, "hidden SQL error": hides} {
 		for _, at := range []int{0, 5, 7, 8, 63} { // first, inside, last of a stride, first of one, last
 			t.Run(fmt.Sprintf("%s at %d", name, at), func(t *testing.T) {
-				drivers(t, func(t *testing.T, db *sqlx.DB) {
-					s := newScript(t, messages(64))
-					s.bad[at] = bad
-					got := s.apply(newBox(t, db, Config{}), db, map[int]Outcome{at: Failed})
-					if uncharged(got[at].Err) {
-						t.Errorf("error of the bad one = %v, must be charged", got[at].Err)
+				db := newDB(t)
+				s := newScript(t, messages(64))
+				s.bad[at] = bad
+				got := s.apply(newBox(t, db, Config{}), db, map[int]Outcome{at: Failed})
+				if uncharged(got[at].Err) {
+					t.Errorf("error of the bad one = %v, must be charged", got[at].Err)
+				}
+				if hidden := errors.Is(got[at].Err, ErrSwallowed); hidden != (name == "hidden SQL error") {
+					t.Errorf("error of the bad one = %v", got[at].Err)
+				}
+				for i, n := range s.calls {
+					// Twice for its stride, once more where nobody said who it was.
+					if most := map[bool]int{true: 3, false: 1}[i/8 == at/8]; n < 1 || n > most {
+						t.Errorf("handler of %d was called %d times, want at most %d", i, n, most)
 					}
-					if hidden := errors.Is(got[at].Err, ErrSwallowed); hidden != (name == "hidden SQL error") {
-						t.Errorf("error of the bad one = %v", got[at].Err)
-					}
-					for i, n := range s.calls {
-						// Twice for its stride, once more where nobody said who it was.
-						if most := map[bool]int{true: 3, false: 1}[i/8 == at/8]; n < 1 || n > most {
-							t.Errorf("handler of %d was called %d times, want at most %d", i, n, most)
-						}
-					}
-				})
+				}
 			})
 		}
 	}
@@ -236,11 +235,12 @@ func TestApplyBatch_MixedOutcomes(t *testing.T) {
 			{ID: "new"},
 			{ID: "skip"},
 			{ID: "fenced", Fences: []Fence{{"y", 1}}},
+			{ID: "one of several is stale", Fences: []Fence{{"r", 1}, {"x", 8}}},
 		}
 		s := newScript(t, ms)
 		s.bad[5], s.bad[7] = breaks, skips
 		got := b.ApplyBatch(t.Context(), ms, s.run)
-		wantOutcomes(t, got, Failed, Applied, Duplicate, Applied, Stale, Failed, Again, Skipped, Applied)
+		wantOutcomes(t, got, Failed, Applied, Duplicate, Applied, Stale, Failed, Again, Skipped, Applied, Stale)
 		for i, r := range got {
 			if (r.Err == nil) != (r.Outcome == Applied || r.Outcome == Duplicate) {
 				t.Errorf("outcome %v of %d has error %v", r.Outcome, i, r.Err)
@@ -274,6 +274,43 @@ func TestApplyBatch_RefusedCommitIsHalved(t *testing.T) {
 		t.Errorf("error = %v, want SQLSTATE 23505", got[11].Err)
 	}
 	wantEffects(t, db, append(ids(s.ms, 3, 11), "taken")...)
+}
+
+// A collision with another transaction is nobody's fault, wherever it is reported.
+func TestApplyBatch_SerializationFailure(t *testing.T) {
+	const raise = `RAISE EXCEPTION 'collision' USING ERRCODE = '40001'`
+	t.Run("in a handler", func(t *testing.T) {
+		db := newDB(t)
+		b := newBox(t, db, Config{})
+		s := newScript(t, messages(12))
+		s.bad[10] = func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, "DO $$ BEGIN "+raise+"; END $$")
+			return err
+		}
+		s.allAgain(b)
+		s.ms = s.ms[10:11]
+		s.bad[0] = s.bad[10]
+		s.allAgain(b)
+		wantRows(t, db, 0)
+	})
+	t.Run("at COMMIT", func(t *testing.T) {
+		db := newDB(t)
+		b := newBox(t, db, Config{})
+		db.MustExec("CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + raise + "; END $$")
+		db.MustExec("CREATE CONSTRAINT TRIGGER collide AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION collide()")
+		newScript(t, messages(12)).allAgain(b)
+		newScript(t, messages(1)).allAgain(b)
+		wantRows(t, db, 0)
+	})
+}
+
+func (s *script) allAgain(b *Inbox) {
+	s.t.Helper()
+	for i, r := range b.ApplyBatch(s.t.Context(), s.ms, s.run) {
+		if r.Outcome != Again || state(r.Err) != "40001" || !uncharged(r.Err) {
+			s.t.Errorf("outcome of %d = %v (%v), want again, 40001, uncharged", i, r.Outcome, r.Err)
+		}
+	}
 }
 
 // Whoever ends the transaction of all is told so, and the others lose nothing if it was
@@ -432,16 +469,23 @@ func sleep(ctx context.Context, tx *sqlx.Tx) error {
 
 // A handler's own deadline is its own affair, though it breaks the connection of all.
 func TestApplyBatch_OwnDeadlineInHandler(t *testing.T) {
-	db := newDB(t)
-	s := newScript(t, messages(12))
-	s.bad[9] = func(ctx context.Context, tx *sqlx.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		defer cancel()
-		return sleep(ctx, tx)
-	}
-	got := s.apply(newBox(t, db, Config{}), db, map[int]Outcome{9: Failed})
-	if uncharged(got[9].Err) {
-		t.Errorf("error = %v, want it charged", got[9].Err)
+	for name, answer := range map[string]func(ctx context.Context, err error) error{
+		"error of the statement": func(_ context.Context, err error) error { return err },
+		"error of the context":   func(ctx context.Context, _ error) error { return context.Cause(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := newDB(t)
+			s := newScript(t, messages(12))
+			s.bad[9] = func(ctx context.Context, tx *sqlx.Tx) error {
+				ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				defer cancel()
+				return answer(ctx, sleep(ctx, tx))
+			}
+			got := s.apply(newBox(t, db, Config{}), db, map[int]Outcome{9: Failed})
+			if uncharged(got[9].Err) {
+				t.Errorf("error = %v, want that of the handler", got[9].Err)
+			}
+		})
 	}
 }
 

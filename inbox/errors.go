@@ -13,8 +13,9 @@ import (
 )
 
 var (
-	// ErrSwallowed is matched if a handler returned nil after one of its statements
-	// had failed. PostgreSQL refuses to commit such a transaction.
+	// ErrSwallowed is matched if a handler returned nil and left a transaction that
+	// cannot be committed: one of its statements had failed, and it hid the error.
+	// (Of a single message, it may also have ended the transaction by SQL.)
 	ErrSwallowed = errors.New("inbox: handler hid the error of a statement")
 
 	// ErrIdle is matched if the connection was lost in a handler that ran for

@@ -27,7 +27,6 @@ const (
 	cutBefore       // the connection breaks, the server never sees it
 	cutAfter        // the server runs it, the connection breaks, nobody sees the answer
 	swallow         // neither arrives, and nobody says so
-	hold            // it arrives once the test allows it
 )
 
 // A proxy stands between the driver and the server and harms one statement.
@@ -38,8 +37,6 @@ type proxy struct {
 
 	statement string // COMMIT or ROLLBACK, sent alone
 	next      atomic.Int32
-	met       chan struct{} // gets a value when the fault happens
-	release   chan struct{} // for hold
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // guarded by mu
@@ -54,7 +51,6 @@ func newProxy(t *testing.T, address, statement string) (*proxy, *sqlx.DB) {
 	must(t, err)
 	p := &proxy{
 		ln: ln, target: u.Host, statement: statement,
-		met: make(chan struct{}, 1), release: make(chan struct{}),
 		conns: map[net.Conn]bool{},
 	}
 	p.wg.Go(p.accept)
@@ -124,11 +120,7 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 			return
 		}
 		if bytes.Contains(buf[:n], []byte(p.statement+"\x00")) {
-			f := fault(p.next.Swap(int32(none)))
-			if f != none {
-				p.met <- struct{}{}
-			}
-			switch f {
+			switch fault(p.next.Swap(int32(none))) {
 			case cutBefore:
 				return
 			case cutAfter:
@@ -136,8 +128,6 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 			case swallow:
 				_, _ = io.Copy(io.Discard, client) // until the test ends it
 				return
-			case hold:
-				<-p.release
 			}
 		}
 		if _, err := server.Write(buf[:n]); err != nil {
@@ -178,6 +168,30 @@ func TestFault_CommitCutOff(t *testing.T) {
 				}
 				wantEffects(t, db, append(ids(s.ms), "z")...)
 			})
+		}
+	}
+}
+
+// An error of COMMIT that says nothing is an answer if the server is still there, and no
+// answer if it is not.
+func TestFault_StrangeErrorOfCommit(t *testing.T) {
+	db := newDB(t)
+	b := newBox(t, db, Config{})
+	strange := errors.New("strange")
+	for _, alive := range []bool{true, false} {
+		tx, err := b.begin(t.Context())
+		must(t, err)
+		defer tx.rollback()
+		if !alive {
+			terminate(t, db, tx.tx)
+		}
+		e := &entry{id: "a"}
+		err = b.notCommitted(tx, []*entry{e}, strange)
+		if alive && (err != nil || e.result.Outcome != Failed || !errors.Is(e.result.Err, strange)) {
+			t.Errorf("with the server alive: %v (%v), error %v, want failed", e.result.Outcome, e.result.Err, err)
+		}
+		if !alive && (!errors.Is(err, ErrUnknown) || e.result.Outcome != 0) {
+			t.Errorf("with the server gone: %v, error %v, want ErrUnknown", e.result.Outcome, err)
 		}
 	}
 }
@@ -235,23 +249,31 @@ func TestFault_RollbackSwallowed(t *testing.T) {
 	<-log
 }
 
-// A COMMIT under way is not stopped by the caller's context.
+// A COMMIT under way is not stopped by the caller's context: neither by the driver, which
+// would ask the server to cancel it, nor by database/sql, which would roll back.
 func TestFault_ContextEndsInCommit(t *testing.T) {
-	address := devtest.PostgresURL(t)
-	db := migrate(t, openURL(t, address))
-	p, far := newProxy(t, address, "COMMIT")
-	b := newBox(t, far, Config{})
-	wantOutcome(t, b.Apply(t.Context(), Message{ID: "z"}, effect("z")), Applied)
-	p.next.Store(int32(hold))
+	db := newDB(t)
+	db.MustExec("CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(TG_RELID::int, 0); RETURN NULL; END $$")
+	db.MustExec("CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()")
+	b := newBox(t, db, Config{LockTimeout: time.Minute})
+	gate := db.MustBegin()
+	defer gate.Rollback()
+	gate.MustExec("SELECT pg_advisory_xact_lock('effect'::regclass::int, 0)")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan Result, 1)
 	go func() { done <- b.Apply(ctx, Message{ID: "a"}, effect("a")) }()
-	<-p.met
+	awaitBlocked(t, db, 1)
 	cancel()
-	close(p.release)
+	select {
+	case res := <-done:
+		t.Errorf("the COMMIT was given up: %v (%v)", res.Outcome, res.Err)
+		return
+	case <-time.After(200 * time.Millisecond): // long enough for a cancelled one to end
+	}
+	must(t, gate.Rollback())
 	wantOutcome(t, <-done, Applied)
-	wantEffects(t, db, "a", "z")
+	wantEffects(t, db, "a")
 }
 
 // terminate ends the backend of a transaction from outside, and returns when it is gone.
@@ -398,6 +420,28 @@ func TestFault_FrozenHolder(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A handler that takes long in the server is not idle, and is not blamed for a connection
+// that breaks in another's second run.
+func TestFault_LongIsNotIdle(t *testing.T) {
+	db := newDB(t)
+	s := newScript(t, messages(3))
+	first := true
+	s.bad[0] = func(ctx context.Context, tx *sqlx.Tx) error {
+		if first {
+			first = false
+			return nil
+		}
+		terminate(t, db, tx)
+		return effect("x")(ctx, tx)
+	}
+	s.bad[1] = once(func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, "SELECT pg_sleep(1.1)")
+		return err
+	})
+	s.bad[2] = fails
+	s.apply(newBox(t, db, Config{MaxHold: time.Second}), db, map[int]Outcome{0: Again, 2: Failed})
 }
 
 // Postgres crashes while handlers run, and comes back.

@@ -70,6 +70,12 @@ type MigrateOption interface{ migrate(*migrateOptions) }
 // A CheckOption is an option of [Check].
 type CheckOption interface{ check(*checkOptions) }
 
+// A SchemaOption is an option of both.
+type SchemaOption interface {
+	MigrateOption
+	CheckOption
+}
+
 type migrateOptions struct {
 	schema string
 	to     int // -1: the newest
@@ -80,12 +86,7 @@ type checkOptions struct{ schema string }
 // InSchema is the option of [Migrate] and [Check] for tables in a schema of their
 // own, overriding the default of the search path. Migrate makes the schema if it
 // is missing. The name is that of [Config.Schema].
-func InSchema(name string) interface {
-	MigrateOption
-	CheckOption
-} {
-	return inSchemaOption(name)
-}
+func InSchema(name string) SchemaOption { return inSchemaOption(name) }
 
 type inSchemaOption string
 
