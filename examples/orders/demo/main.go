@@ -77,9 +77,6 @@ func run(ctx context.Context, opts Options, s *screen, stderr io.Writer) (ok boo
 		return false, err
 	}
 	defer func() { err = errors.Join(err, stack.Close()) }()
-	for _, part := range []string{devstack.Kafka, devstack.Redis, devstack.Postgres} {
-		s.say("%-8s  %s", part, stack.Parts[part].Rung)
-	}
 	s.took(time.Since(begin))
 
 	log := io.Discard
