@@ -11,6 +11,7 @@
 //
 //	world.go     schema, topics and orders of one run, and the way to all servers
 //	instance.go  a child process, seen from the parent; child.go is its inside
+//	kafka.go     topics, the group, and what is in both
 //	journal.go   everything that children reported
 //	payments.go  the payment service, which can be told not to answer
 //	play.go      the order of the scenes: pause.go, late.go, kill.go

@@ -14,9 +14,6 @@ import (
 func (w *world) play(ctx context.Context) (*findings, error) {
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	defer w.cancel(nil)
-	if w.log == nil {
-		panic("demo: world without log")
-	}
 	w.plan = newPlan(w.opts.Orders)
 	if err := w.open(ctx); err != nil {
 		return nil, err
@@ -157,32 +154,6 @@ func (w *world) finish(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// lag returns how many records of both topics the group has not committed.
-func (w *world) lag(ctx context.Context) (int64, error) {
-	ends, err := w.admin.ListEndOffsets(ctx, w.cfg.Topic, w.cfg.RetryTopic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return 0, err
-	}
-	committed, err := w.admin.FetchOffsets(ctx, w.cfg.Group)
-	if err != nil {
-		return 0, err
-	}
-	var lag int64
-	for topic, ps := range ends {
-		for p, end := range ps {
-			if at, ok := committed.Lookup(topic, p); ok && at.At > 0 {
-				lag += end.Offset - at.At
-			} else {
-				lag += end.Offset
-			}
-		}
-	}
-	return lag, nil
 }
 
 // status is the line that shows life.

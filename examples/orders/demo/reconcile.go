@@ -3,9 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-
-	"github.com/onceward/onceward/examples/orders/service"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // logged is a record that is in a topic.
@@ -60,57 +57,6 @@ func (j *journal) heldByDead(at position) bool {
 		}
 	}
 	return false
-}
-
-// readTopics reads both topics from start to end.
-func (w *world) readTopics(ctx context.Context) ([]logged, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, fmt.Errorf("not read within %v", waitAtMost))
-	defer cancel()
-	ends, err := w.admin.ListEndOffsets(ctx, w.cfg.Topic, w.cfg.RetryTopic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read topics: %w", err)
-	}
-	left := int64(0)
-	from := map[string]map[int32]kgo.Offset{}
-	for topic, ps := range ends {
-		from[topic] = map[int32]kgo.Offset{}
-		for p, end := range ps {
-			from[topic][p] = kgo.NewOffset().AtStart()
-			left += end.Offset
-		}
-	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(w.cfg.Brokers...), kgo.ConsumePartitions(from))
-	if err != nil {
-		return nil, fmt.Errorf("read topics: %w", err)
-	}
-	defer client.Close()
-	var records []logged
-	for left > 0 {
-		fetches := client.PollFetches(ctx)
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read topics: %w", context.Cause(ctx))
-		}
-		if err := fetches.Err(); err != nil {
-			return nil, fmt.Errorf("read topics: %w", err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			if err != nil {
-				return
-			}
-			left--
-			var e service.Event
-			if e, err = service.ParseEvent(r); err == nil {
-				records = append(records, logged{positionOf(r), e.ID()})
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read topics: %w", err)
-		}
-	}
-	return records, nil
 }
 
 const (

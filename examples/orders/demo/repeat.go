@@ -26,15 +26,6 @@ func (r *reporter) repeat(lc fx.Lifecycle, _ service.Publisher) (service.Publish
 	return &repeater{r.cfg, client}, nil
 }
 
-// newProducer returns a client that puts a record where its Partition says.
-func newProducer(brokers []string, name string) (*kgo.Client, error) {
-	return kgo.NewClient(
-		kgo.SeedBrokers(brokers...),
-		kgo.ClientID(name),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)
-}
-
 func (r *repeater) Publish(ctx context.Context, events []service.Event) error {
 	var records []*kgo.Record
 	for _, e := range events {

@@ -158,7 +158,12 @@ func (w *world) openPostgres(ctx context.Context, schema string) error {
 		w.defers(func() error {
 			ctx, cancel := cleanup()
 			defer cancel()
-			if _, err := db.ExecContext(ctx, `DROP SCHEMA "`+schema+`" CASCADE`); err != nil {
+			// The server may not have noticed yet that an instance is gone.
+			_, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE $1`, w.session("%"))
+			if err == nil {
+				_, err = db.ExecContext(ctx, `DROP SCHEMA "`+schema+`" CASCADE`)
+			}
+			if err != nil {
 				return fmt.Errorf("drop schema %s: %w", schema, err)
 			}
 			return nil
@@ -207,36 +212,6 @@ func (w *world) keys(ctx context.Context, pattern string) ([]string, error) {
 	return keys, it.Err()
 }
 
-func (w *world) openKafka(ctx context.Context) error {
-	producer, err := newProducer(w.cfg.Brokers, "orders-demo-"+w.id)
-	if err != nil {
-		return err
-	}
-	w.producer = producer
-	w.admin = kadm.NewClient(producer)
-	w.defers(func() error { producer.Close(); return nil })
-	topics := []string{w.cfg.Topic, w.cfg.RetryTopic}
-	if w.shared(devstack.Kafka) {
-		w.defers(func() error {
-			ctx, cancel := cleanup()
-			defer cancel()
-			_, err := w.admin.DeleteTopics(ctx, topics...)
-			if _, e := w.admin.DeleteGroups(ctx, w.cfg.Group); err == nil {
-				err = e
-			}
-			if err != nil {
-				return fmt.Errorf("delete topics %s: %w", strings.Join(topics, ", "), err)
-			}
-			return nil
-		})
-	}
-	made, err := w.admin.CreateTopics(ctx, partitions, -1, nil, topics...)
-	if err != nil {
-		return err
-	}
-	return made.Error()
-}
-
 // start starts an instance.
 func (w *world) start(name string) error {
 	cfg := childConfig{Service: w.cfg, Seed: w.opts.Seed, Partitions: partitions}
@@ -255,62 +230,6 @@ func (w *world) start(name string) error {
 
 // session is the name by which Postgres knows the connections of an instance.
 func (w *world) session(instance string) string { return "orders-demo-" + w.id + "-" + instance }
-
-// produce puts an event into a partition, and returns where it is.
-func (w *world) produce(ctx context.Context, e service.Event, to topicPartition) (position, error) {
-	r := e.Record()
-	r.Topic, r.Partition = to.topic, to.partition
-	r, err := w.producer.ProduceSync(ctx, r).First()
-	if err != nil {
-		return position{}, fmt.Errorf("produce %s: %w", e.ID(), err)
-	}
-	return position{r.Topic, r.Partition, r.Offset}, nil
-}
-
-type topicPartition struct {
-	topic     string
-	partition int32
-}
-
-// owners asks the group who owns which partitions, by name of the instance. Until it has
-// settled with all instances, it returns nil.
-func (w *world) owners(ctx context.Context) (map[string][]topicPartition, error) {
-	groups, err := w.admin.DescribeGroups(ctx, w.cfg.Group)
-	if err != nil {
-		return nil, err
-	}
-	g := groups[w.cfg.Group]
-	if g.Err != nil || g.State != "Stable" || len(g.Members) != len(w.instances) {
-		return nil, nil
-	}
-	owners := map[string][]topicPartition{}
-	n := 0
-	for _, m := range g.Members {
-		assigned, ok := m.Assigned.AsConsumer()
-		if !ok {
-			return nil, fmt.Errorf("assignment of member %s of group %s cannot be read", m.ClientID, g.Group)
-		}
-		for _, t := range assigned.Topics {
-			for _, p := range t.Partitions {
-				owners[m.ClientID] = append(owners[m.ClientID], topicPartition{t.Topic, p})
-				n++
-			}
-		}
-	}
-	if n != 2*partitions { // between the two rebalances of the cooperative protocol
-		return nil, nil
-	}
-	return owners, nil
-}
-
-// settled waits until all instances have joined the group and all partitions have owners.
-func (w *world) settled(ctx context.Context) (owners map[string][]topicPartition, err error) {
-	err = poll(ctx, fmt.Sprintf("group %s with %d members", w.cfg.Group, len(w.instances)), func(ctx context.Context) (bool, error) {
-		owners, err = w.owners(ctx)
-		return owners != nil, err
-	})
-	return owners, err
-}
 
 // lookAtScanLock notes how deep the lock of the scan job is held, while an instance is
 // waiting for the answer.
