@@ -113,6 +113,9 @@ func (c *Cluster) Client(change func(*redis.ClusterOptions)) *redis.ClusterClien
 	return rdb
 }
 
+// Masters returns the nodes that were masters at the start.
+func (c *Cluster) Masters() []*Server { return c.Nodes[:masters] }
+
 // MasterOf returns the node that had the key's slot at the start.
 func (c *Cluster) MasterOf(key string) *Server {
 	c.t.Helper()

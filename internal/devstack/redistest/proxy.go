@@ -49,16 +49,20 @@ func NewProxy(t testing.TB, target string, faults func(args []string) Fault) *Pr
 	p := &Proxy{Addr: l.Addr().String(), l: l, faults: faults, target: target, open: map[net.Conn]bool{}, flowing: make(chan struct{})}
 	close(p.flowing)
 	p.work.Go(p.accept)
-	t.Cleanup(func() {
-		l.Close()
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-		p.Release()
-		p.Cut()
-		p.work.Wait()
-	})
+	t.Cleanup(p.Close)
 	return p
+}
+
+// Close ends the proxy and all connections through it. What did not reach the server by
+// then never will. It may be called more than once.
+func (p *Proxy) Close() {
+	p.l.Close()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Release()
+	p.Cut()
+	p.work.Wait()
 }
 
 // Cut breaks all connections. New ones are served.
