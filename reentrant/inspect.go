@@ -2,7 +2,6 @@ package reentrant
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"iter"
@@ -51,13 +50,6 @@ func (l *Locker) Inspector() Inspector {
 	i, _ := l.store.(Inspector)
 	return i
 }
-
-var (
-	//go:embed scripts/inspect.lua
-	inspectSource string
-	//go:embed scripts/break.lua
-	breakSource string
-)
 
 // Inspect tells who holds the named lock and who waits for it.
 func (s *RedisStore) Inspect(ctx context.Context, name string) (Info, error) {
@@ -126,14 +118,14 @@ func (s *RedisStore) List(ctx context.Context, prefix string) iter.Seq2[Info, er
 func (s *RedisStore) Break(ctx context.Context, name string, fence int64) error {
 	k := s.keys.of(name)
 	args := append(s.breakGrant.args(3, 3), &k.lock, &k.wait, k.fence)
-	args = append(args, strconv.FormatInt(fence, 10), HandoverTTL.Milliseconds(), s.keys.wake())
-	runs := []run{{to: 1, args: args}}
+	args = append(args, strconv.FormatInt(fence, 10), handoverMS, &s.keys.wake)
+	runs := []run{{cmd: redis.NewIntSliceCmd(ctx, args...)}}
 	s.exec(ctx, s.breakGrant, runs)
-	values, err := runs[0].values(1)
+	answers, err := runs[0].numbers(1)
 	switch {
 	case err != nil:
 		return fmt.Errorf("break lock %q: %w", name, err)
-	case values[0] != int64(1):
+	case answers[0] != 1:
 		return fmt.Errorf("break lock %q with fence %d: %w", name, fence, ErrNotHeld)
 	}
 	return nil
@@ -143,7 +135,7 @@ func (s *RedisStore) inspect(ctx context.Context, names []string) ([]Info, error
 	runs := make([]run, len(names))
 	for i, name := range names {
 		k := s.keys.of(name)
-		runs[i] = run{from: i, to: i + 1, args: append(s.look.args(2, 0), &k.lock, &k.wait)}
+		runs[i].cmd = redis.NewSliceCmd(ctx, append(s.look.args(2, 0), &k.lock, &k.wait)...)
 	}
 	if len(runs) > 0 {
 		s.exec(ctx, s.look, runs)

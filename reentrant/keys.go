@@ -15,6 +15,7 @@ import (
 //	PREFIX:wake:CLIENT        channel "OWNER LOCK", to the client of that owner
 type keyspace struct {
 	prefix string
+	wake   string // begins the channels of waiting processes
 	shards []shard
 }
 
@@ -32,7 +33,7 @@ type keys struct {
 }
 
 func newKeyspace(prefix string, shards int) *keyspace {
-	k := &keyspace{prefix: prefix, shards: make([]shard, shards)}
+	k := &keyspace{prefix: prefix, wake: prefix + ":wake:", shards: make([]shard, shards)}
 	for i := range k.shards {
 		tag := prefix + ":{" + strconv.Itoa(i) + "}:"
 		k.shards[i] = shard{tag: tag, fence: tag + "fence"}
@@ -76,6 +77,3 @@ func (k *keyspace) nameOf(lock string) (string, bool) {
 }
 
 func (k *keyspace) meta() string { return k.prefix + ":meta" }
-
-// wake begins the channels of waiting processes.
-func (k *keyspace) wake() string { return k.prefix + ":wake:" }

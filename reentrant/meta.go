@@ -2,19 +2,17 @@ package reentrant
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // layout is the version of keys, fields and scripts. It changes with everything that
 // would keep a process of the old version and one of the new from excluding each
 // other, or from handing a lock over.
 const layout = 1
-
-//go:embed scripts/agree.lua
-var agreeSource string
 
 // A DisagreementError says that other processes lock under the same prefix in a way
 // that this one could not exclude. Nothing was locked.
@@ -66,7 +64,7 @@ func (l *Locker) agree(ctx context.Context) error {
 func (s *RedisStore) Agree(ctx context.Context) error {
 	key, ours := s.keys.meta(), []int{layout, len(s.keys.shards)}
 	args := append(s.agree.args(1, 2), &key, ours[0], ours[1])
-	runs := []run{{to: 1, args: args}}
+	runs := []run{{cmd: redis.NewSliceCmd(ctx, args...)}}
 	s.exec(ctx, s.agree, runs)
 	values, err := runs[0].values(2)
 	if err != nil {

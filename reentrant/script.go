@@ -3,9 +3,11 @@ package reentrant
 import (
 	"context"
 	"crypto/sha1" // what Redis names scripts by; nothing depends on it being hard to invert
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"github.com/redis/go-redis/v9"
@@ -19,9 +21,26 @@ type script struct {
 
 var evalsha, eval any = "evalsha", "eval"
 
-func newScript(text string) *script {
+//go:embed scripts/*.lua
+var sources embed.FS
+
+// newScript makes a script of the file of that name and what it includes.
+func newScript(name string) *script {
+	text := include.ReplaceAllStringFunc(source(name), func(line string) string {
+		return source(include.FindStringSubmatch(line)[1])
+	})
 	sum := sha1.Sum([]byte(text))
 	return &script{digest: hex.EncodeToString(sum[:]), text: text}
+}
+
+var include = regexp.MustCompile(`(?m)^-- include (\w+)\.lua\n`)
+
+func source(name string) string {
+	text, err := sources.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // names are those of the files of this package
+	}
+	return string(text)
 }
 
 // args begins the command of a run with that many keys and arguments to come.
@@ -33,29 +52,26 @@ func (s *script) args(keys, more int) []any {
 // where they can be: a string in an interface would be one allocation each.
 type run struct {
 	from, to int
-	args     []any
-	cmd      *redis.Cmd
+	cmd      redis.Cmder
 }
 
 // exec makes the runs of a script: a single one on its own, several in one
 // pipeline.
 func (s *RedisStore) exec(ctx context.Context, sc *script, runs []run) {
 	defer s.findMasters(ctx, runs)
-	s.send(ctx, runs, func(r *run) bool { return true })
+	s.send(ctx, runs)
 	// A server that was restarted, or a new master, does not know the script: it
 	// has done nothing yet, so the whole text is sent to it.
-	unknown := func(r *run) bool { return redis.HasErrorPrefix(r.cmd.Err(), "NOSCRIPT") }
-	for i := range runs {
-		if unknown(&runs[i]) {
-			s.send(ctx, runs, func(r *run) bool {
-				if !unknown(r) {
-					return false
-				}
-				r.args[0], r.args[1] = eval, sc.text
-				return true
-			})
-			return
+	var unknown []run
+	for _, r := range runs {
+		if err := r.cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			args := r.cmd.Args()
+			args[0], args[1] = eval, sc.text
+			unknown = append(unknown, r)
 		}
+	}
+	if len(unknown) > 0 {
+		s.send(ctx, unknown)
 	}
 }
 
@@ -74,45 +90,37 @@ func (s *RedisStore) findMasters(ctx context.Context, runs []run) {
 	}
 }
 
-// send sends the runs that are wanted.
-func (s *RedisStore) send(ctx context.Context, runs []run, wanted func(*run) bool) {
+func (s *RedisStore) send(ctx context.Context, runs []run) {
 	if len(runs) == 1 {
-		if r := &runs[0]; wanted(r) {
-			r.cmd = redis.NewCmd(ctx, r.args...)
-			_ = s.rdb.Process(ctx, r.cmd) // the command has its error
-		}
+		_ = s.rdb.Process(ctx, runs[0].cmd) // the command has its error
 		return
 	}
 	pipe := s.rdb.Pipeline()
-	for i := range runs {
-		if r := &runs[i]; wanted(r) {
-			r.cmd = redis.NewCmd(ctx, r.args...)
-			_ = pipe.Process(ctx, r.cmd)
-		}
+	for _, r := range runs {
+		_ = pipe.Process(ctx, r.cmd)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 }
 
-// values returns the reply of a run, that many values for each request.
-func (r *run) values(each int) ([]any, error) {
-	v, err := r.cmd.Result()
-	if err != nil {
-		return nil, err
+// numbers returns the reply of a run that is made of so many numbers. Its command is
+// a [redis.IntSliceCmd].
+func (r *run) numbers(n int) ([]int64, error) {
+	ns, err := r.cmd.(*redis.IntSliceCmd).Result()
+	if err == nil && len(ns) != n {
+		err = fmt.Errorf("unexpected reply %d", ns)
 	}
-	values, ok := v.([]any)
-	if !ok || len(values) != each*(r.to-r.from) {
-		return nil, fmt.Errorf("unexpected reply %v", v)
-	}
-	return values, nil
+	return ns, err
 }
 
-// A scriptError is the server's answer about one lock of several.
-type scriptError string
-
-func (e scriptError) Error() string { return string(e) }
-
-// RedisError makes it one of go-redis's [redis.Error].
-func (e scriptError) RedisError() {}
+// values returns the reply of a run that is made of so many values of any type. Its
+// command is a [redis.SliceCmd].
+func (r *run) values(n int) ([]any, error) {
+	vs, err := r.cmd.(*redis.SliceCmd).Result()
+	if err == nil && len(vs) != n {
+		err = fmt.Errorf("unexpected reply %v", vs)
+	}
+	return vs, err
+}
 
 // Refused reports whether err is the server's answer that it did not do what it
 // was asked to: there was no effect.

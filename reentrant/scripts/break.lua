@@ -7,6 +7,10 @@
 --
 -- Returns 1 if that grant was there, else 0.
 
+-- include grant.lua
+-- include queue.lua
+-- include free.lua
+
 if redis.call('HGET', KEYS[1], '@fence') ~= ARGV[1] then
   return {0}
 end

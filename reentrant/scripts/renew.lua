@@ -8,7 +8,7 @@
 --   the lock to the same owner anew
 --
 -- Returns for each lock 1 if renewed, 0 if nobody holds it, -1 if somebody else
--- does, or (of several) the text of an error.
+-- does, or -2 (of several) if this one failed: asked about alone, it says why.
 
 local function renew(lock, owner, fence)
   local held = redis.call('HMGET', lock, owner, '@fence')
@@ -22,12 +22,14 @@ end
 if #KEYS == 1 then
   return {renew(KEYS[1], ARGV[2], ARGV[3])}
 end
-local replies = {}
-for i = 1, #KEYS do
-  local ok, answer = pcall(renew, KEYS[i], ARGV[2 * i], ARGV[2 * i + 1])
-  if not ok then
-    answer = type(answer) == 'table' and answer.err or tostring(answer)
+local replies, i = {}, 0
+local function serve()
+  while i < #KEYS do
+    i = i + 1
+    replies[i] = renew(KEYS[i], ARGV[2 * i], ARGV[2 * i + 1])
   end
-  replies[i] = answer
+end
+while not pcall(serve) do -- an error of one lock is not one of its neighbours
+  replies[i] = -2
 end
 return replies
