@@ -135,6 +135,13 @@ func FenceHints(hints map[string]int64) AcquireOption {
 }
 
 func options(opts []AcquireOption) (acquireOptions, error) {
+	if len(opts) == 0 {
+		return acquireOptions{wait: -1}, nil // with no allocation
+	}
+	return applied(opts)
+}
+
+func applied(opts []AcquireOption) (acquireOptions, error) {
 	o := acquireOptions{wait: -1}
 	for _, opt := range opts {
 		opt.apply(&o)

@@ -85,24 +85,17 @@ type departure struct {
 }
 
 func (l *Locker) depart(ctx context.Context, ds []departure, errs []error) {
-	var replies []HoldReply
-	if len(ds) == 1 { // shares its round trip with others
-		h := ds[0].hold
-		r, _ := l.releases.do(context.WithoutCancel(ctx), l.store.Group(h.name), ds[0].request(), nil)
-		replies = []HoldReply{r}
-	} else {
-		reqs := make([]ReleaseRequest, len(ds))
-		for i := range ds {
-			reqs[i] = ds[i].request()
-		}
-		replies = l.store.Release(context.WithoutCancel(ctx), reqs)
+	if len(ds) == 1 {
+		errs[ds[0].index] = ds[0].hold.depart(ds[0].left)
+		ds[0].done()
+		return
 	}
+	reqs := make([]ReleaseRequest, len(ds))
 	for i, d := range ds {
-		errs[d.index] = d.hold.settle(replies[i], d.left)
-		d.done()
+		reqs[i] = d.hold.departure(d.left)
 	}
-}
-
-func (d *departure) request() ReleaseRequest {
-	return ReleaseRequest{Name: d.hold.name, Owner: d.hold.owner, Leave: d.left, TTL: d.hold.lease.TTL()}
+	for i, r := range l.store.Release(context.WithoutCancel(ctx), reqs) {
+		errs[ds[i].index] = ds[i].hold.settle(r, ds[i].left)
+		ds[i].done()
+	}
 }

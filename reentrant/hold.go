@@ -141,6 +141,19 @@ func (h *hold) leave() (left int, done func(), ok bool) {
 	return h.depth, done, true
 }
 
+// departure asks for the release of one handle, which leaves that depth behind.
+func (h *hold) departure(left int) ReleaseRequest {
+	return ReleaseRequest{Name: h.name, Owner: h.owner, Leave: left, TTL: h.lease.TTL()}
+}
+
+// depart releases one handle, in a round trip that is shared with other callers. So
+// it does not end with one of them: the client's own time-outs bound it.
+func (h *hold) depart(left int) error {
+	l := h.locker
+	r, _ := l.releases.do(context.Background(), l.store.Group(h.name), h.departure(left), nil)
+	return h.settle(r, left)
+}
+
 // settle turns the answer to a release into what the caller should know.
 func (h *hold) settle(r HoldReply, left int) error {
 	switch {

@@ -52,8 +52,17 @@ func (l *Lease) Remaining() time.Duration {
 // It returns a [*LostError] if the lock was lost before, [ErrReleased] if this
 // lease was released before, and any other error if the outcome is not known;
 // the lock then frees itself within its TTL.
-func (l *Lease) Release(ctx context.Context) error {
-	return l.hold.locker.ReleaseEach(ctx, []*Lease{l})[0]
+func (l *Lease) Release(context.Context) error {
+	if err := l.retire(); err != nil {
+		return err
+	}
+	left, done, ok := l.hold.leave()
+	for !ok {
+		l.hold.begin(context.Background())() // a turn lasts for a round trip
+		left, done, ok = l.hold.leave()
+	}
+	defer done()
+	return l.hold.depart(left)
 }
 
 // retire marks l as released and reports whether it was not before.
