@@ -60,6 +60,9 @@ func (w *Watchdog) Close() {
 	for len(w.queues[end].leases) > 0 { // all that are held have an end
 		w.lose(w.queues[end].leases[0], Closed)
 	}
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 	w.mu.Unlock()
 	w.cancel()
 	w.wg.Wait()
@@ -113,10 +116,6 @@ func (w *Watchdog) retire(l *Lease) state {
 	l.state = ended
 	w.queues[due].remove(l)
 	w.queues[end].remove(l)
-	if len(w.queues[end].leases) == 0 && w.timer != nil {
-		w.timer.Stop()
-		w.wakeAt = 0
-	}
 	return was
 }
 
@@ -129,7 +128,9 @@ func (w *Watchdog) lose(l *Lease, why Reason) {
 	}
 }
 
-// wake sets the timer for what comes first. It needs w.mu.
+// wake sets the timer for what comes first. A timer that goes off too early, since the
+// lease it was set for has ended, is set anew then: locks that are held for a moment
+// only would else set it twice each, which wakes a thread. It needs w.mu.
 func (w *Watchdog) wake() {
 	first, any := w.queues[end].first()
 	if at, ok := w.queues[due].first(); ok {
