@@ -25,6 +25,7 @@ func (s *session) newClient(ctx context.Context) error {
 	// may not. The last one of a kind wins.
 	opts := []kgo.Opt{
 		kgo.WithLogger(clientLog{s.log}),
+		kgo.FetchMaxWait(500 * time.Millisecond), // what is resumed waits for the fetch that is under way
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	}
@@ -66,11 +67,11 @@ func (s *session) newClient(ctx context.Context) error {
 		{"HeartbeatInterval", kgo.HeartbeatInterval, s.cfg.HeartbeatInterval},
 	} {
 		if got := cl.OptValue(o.opt); !reflect.DeepEqual(got, o.want) {
-			errs = append(errs, fmt.Errorf("Client sets kgo.%s to %v, must be left to the consumer's own configuration (%v)", o.name, got, o.want))
+			errs = append(errs, fmt.Errorf("kgo.%s in Client is %v, must be left to the consumer (%v)", o.name, got, o.want))
 		}
 	}
 	if cl.OptValue(kgo.WithContext) != any(ctx) {
-		errs = append(errs, errors.New("Client sets kgo.WithContext, must be left out: Run has a context"))
+		errs = append(errs, errors.New("kgo.WithContext in Client must be left out: Run has a context"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		cl.CloseAllowingRebalance()

@@ -616,7 +616,7 @@ func TestRun_RefusesOptionsThatAreItsOwn(t *testing.T) {
 	} {
 		cfg := fast(c)
 		cfg.Client = append(cfg.Client, opt)
-		if err := start(t, cfg, routeTo(nil)).wait(); err == nil || !strings.Contains(err.Error(), "Client sets kgo."+name) {
+		if err := start(t, cfg, routeTo(nil)).wait(); err == nil || !strings.Contains(err.Error(), "kgo."+name+" in Client") {
 			t.Errorf("Run with %s = %v, want it refused", name, err)
 		}
 	}

@@ -26,7 +26,7 @@ type dispatcher struct {
 	routes  []*route
 	byTopic map[string]*route
 
-	// hungry has a token when the ready lanes got few enough to poll again.
+	// hungry has a token when the poll loop should look again whether to poll.
 	hungry chan struct{}
 
 	mu      sync.Mutex // guards all below, and all fields of parts and lanes
@@ -66,23 +66,51 @@ func newDispatcher(base context.Context, cfg Config, routes []Route) *dispatcher
 // low is how many ready lanes are enough for now: a full round of batches.
 func (d *dispatcher) low() int { return d.cfg.Workers * d.cfg.BatchMax }
 
-// waitHungry waits until the workers could use more records, or ctx ends. The
-// poll loop waits here rather than pause partitions: pausing makes the client
-// throw away and fetch again what it has buffered.
+// patience is how long the poll loop waits for a full window to get room before
+// it polls all the same, and pauses what is still full. Pausing costs: the client
+// throws away what it has buffered, and asks for it again only when the fetch
+// that is under way has returned.
+const patience = 100 * time.Millisecond
+
+// waitHungry waits until the workers could use more records and there is room for
+// them, or ctx ends.
 func (d *dispatcher) waitHungry(ctx context.Context) {
+	var full *time.Timer // since when only a full window is in the way
 	for {
 		d.mu.Lock()
 		enough := d.ready >= d.low()
+		room := !d.anyFull()
 		d.mu.Unlock()
-		if !enough {
+		var over <-chan time.Time
+		switch {
+		case enough:
+		case room:
 			return
+		default:
+			if full == nil {
+				full = time.NewTimer(patience)
+				defer full.Stop()
+			}
+			over = full.C
 		}
 		select {
 		case <-d.hungry:
+		case <-over:
+			return
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// anyFull reports whether a window is full of a partition that is fetched.
+func (d *dispatcher) anyFull() bool {
+	for _, p := range d.parts {
+		if p.state == owned && !p.paused && p.full(d.cfg.Window, d.cfg.WindowBytes, 2) {
+			return true
+		}
+	}
+	return false
 }
 
 // owner returns the part that records of a partition belong to now.
@@ -197,8 +225,8 @@ func (d *dispatcher) take() *batch {
 	return b
 }
 
-// feed lets the poll loop go on if there is not enough ready any more. It is
-// called wherever that number can have sunk.
+// feed lets the poll loop look again if there is not enough ready any more. It is
+// called wherever that number, or what is in a window, can have sunk.
 func (d *dispatcher) feed() {
 	if d.ready >= d.low() {
 		return
@@ -265,6 +293,7 @@ func (d *dispatcher) finish(b *batch, verdicts []verdict, took time.Duration) (d
 		}
 	}
 	d.wake(d.ready - before)
+	d.feed()
 	return dead, resume
 }
 

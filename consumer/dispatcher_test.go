@@ -355,10 +355,10 @@ func TestDispatcher_ParkedLaneWaitsAndBlocksNoOther(t *testing.T) {
 		d.done(d.wantBatch("t/0@0"), middleware.RetryAfter(time.Hour, errors.New("no")))
 		d.put("t", 0, map[int64]string{2: "b"})
 		d.done(d.wantBatch("t/0@2"), nil)
-		time.Sleep(time.Hour - 1)
+		time.Sleep(time.Hour - time.Nanosecond)
 		synctest.Wait()
 		d.wantNothing()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		d.done(d.wantBatch("t/0@0"), nil)
 		d.done(d.wantBatch("t/0@1"), nil)
@@ -473,6 +473,41 @@ func TestDispatcher_RevokeMakesThePollGoOn(t *testing.T) {
 		}
 		d.disown(map[string][]int32{"t": {0}}, lost)
 		<-polled
+	})
+}
+
+// A window that is full for a moment costs less than a pause.
+func TestDispatcher_PollWaitsAWhileForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(c *Config) { c.Window = 2 })
+		d.put("t", 0, map[int64]string{0: "a", 1: "b"})
+		b := d.next() // nothing is ready, so the workers are hungry
+		start := time.Now()
+		d.waitHungry(t.Context())
+		if got := time.Since(start); got != patience {
+			t.Errorf("polled after %v, want %v: other partitions would starve", got, patience)
+		}
+		polled := make(chan struct{})
+		go func() {
+			d.waitHungry(t.Context())
+			close(polled)
+		}()
+		synctest.Wait()
+		if isClosed(polled) {
+			t.Error("polled though the window is full")
+		}
+		d.done(b, nil)
+		<-polled
+		if got := time.Since(start); got != patience {
+			t.Errorf("polled %v after there was room", got-patience)
+		}
+		// What is paused is not waited for.
+		d.put("t", 0, map[int64]string{2: "a", 3: "b"})
+		d.put("t", 0, map[int64]string{4: "c"})
+		d.waitHungry(t.Context())
+		if got := time.Since(start); got != patience {
+			t.Errorf("waited for a partition that is paused")
+		}
 	})
 }
 

@@ -59,13 +59,6 @@ type item struct {
 	waits    int  // tries in a row that were not charged
 }
 
-func (it *item) key() string {
-	if it.msg == nil {
-		return ""
-	}
-	return it.msg.Key
-}
-
 // failed describes the item and what happened to it.
 func (it *item) failed(err error) *MessageError {
 	e := &MessageError{Topic: it.part.topic, Partition: it.part.num, Offset: it.offset, Err: err}
