@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/onceward/onceward/consumer"
+	"github.com/onceward/onceward/consumer/consumerfx"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/inbox/inboxfx"
 	"github.com/onceward/onceward/middleware"
@@ -35,7 +36,7 @@ func options(cfg Config, c clients, hooks Hooks, log *slog.Logger) fx.Option {
 
 		reentrantfx.Module, // the locks
 		inboxfx.Module,     // the inbox
-		standins,
+		consumerfx.Module,  // the consumer, which runs from start to stop
 
 		fx.Provide(lockConfig, inboxConfig, consumerConfig, NewHandler, newRoute, newPublisher, newScanner),
 		fx.Invoke(func(*Scanner) {}), // nobody else asks for it
