@@ -57,23 +57,18 @@ func (n *scriptNames) read(args []string) (s scripted, ok bool) {
 	keys, argv := args[3:3+count], args[3+count:]
 	switch s.script {
 	case "acquire":
-		for i := 2; i < len(argv); i += 3 {
-			if argv[i+1] == "1" {
-				s.takes++
-			} else {
-				s.enters++
-			}
+		if n := count / 3; argv[2] == "1" {
+			s.takes = n
+		} else {
+			s.enters = n
 		}
 	case "renew":
 		s.renews = count
 	case "release":
-		for i := 3; i < len(argv); i += 3 {
-			if argv[i+1] == "0" {
-				s.frees++
-				s.waiting = append(s.waiting, keys[i-3+1])
-			} else {
-				s.leaves++
-			}
+		if n := count / 3; argv[3] == "0" {
+			s.frees, s.waiting = n, keys[n:2*n]
+		} else {
+			s.leaves = n
 		}
 	}
 	return s, true
