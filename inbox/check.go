@@ -35,6 +35,13 @@ var tables = []table{
 		name: "inbox_fence", version: 1, unique: "resource", rights: []string{"SELECT", "INSERT", "UPDATE"},
 		columns: map[string]string{"resource": "uuid", "token": "bigint", "parked": "boolean"},
 	},
+	{
+		name: "inbox_task", version: 2, unique: "key", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
+		columns: map[string]string{
+			"key": "uuid", "fingerprint": "uuid", "topic": "uuid", "owner": "uuid", "lease_until": "timestamp with time zone", "started_at": "timestamp with time zone",
+			"off": "bigint", "token": "bigint", "part": "integer", "scope": "integer", "starts": "integer", "state": "text", "id": "text",
+		},
+	},
 }
 
 // A SchemaError says what the database lacks.

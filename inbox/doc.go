@@ -76,6 +76,14 @@
 // [Config.CommitTimeout]. Other statements wait for as long as the driver does
 // after ctx has ended; set TCP keepalives.
 //
+// # Effects outside of the database
+//
+// [Tasks] is for those: it writes down that a message is being worked on, lets the
+// effect run, and writes down that it is done. In between there is a lease; a
+// message whose lease ended is of unknown fate, and the [Policy] decides. With an
+// idempotency key that the other side honours, [Retry] and [Ask] make the effect
+// happen once; without one only [Park] makes it happen at most once.
+//
 // # Schema
 //
 // [Migrate] makes the tables and is never called by itself. [Check] says what

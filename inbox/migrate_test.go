@@ -279,7 +279,7 @@ func asRole(t *testing.T, db *sqlx.DB, address string, grants ...string) *sqlx.D
 func TestCheck_RoleWithoutDDL(t *testing.T) {
 	address := devtest.PostgresURL(t)
 	db := migrate(t, openURL(t, address))
-	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_fence, inbox_scope TO {role}",
+	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_fence, inbox_scope, inbox_task TO {role}",
 		"GRANT INSERT ON effect TO {role}; GRANT USAGE ON effect_seq_seq TO {role}")
 	if _, err := app.Exec("CREATE TABLE mine (id int)"); state(err) != "42501" {
 		t.Fatalf("the role may make tables: %v", err)
@@ -305,7 +305,7 @@ func TestCheck_Rights(t *testing.T) {
 	db := migrate(t, openURL(t, address))
 	app := asRole(t, db, address)
 	e := as[*SchemaError](t, Check(t.Context(), app))
-	if len(e.Missing) != 8 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
+	if len(e.Missing) != 12 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
 		t.Errorf("missing = %q; DDL:\n%s", e.Missing, e.DDL)
 	}
 	db.MustExec(e.DDL)
@@ -319,7 +319,7 @@ func TestCheck_Rights(t *testing.T) {
 		return nil
 	}
 	try := func() error {
-		db.MustExec("TRUNCATE inbox, inbox_fence, inbox_scope")
+		db.MustExec("TRUNCATE inbox, inbox_fence, inbox_scope, inbox_task")
 		b := newBox(t, app, Config{})
 		var errs []error
 		for range 2 {
@@ -329,6 +329,10 @@ func TestCheck_Rights(t *testing.T) {
 				}
 			}
 		}
+		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry})
+		must(t, err)
+		defer tasks.Close()
+		errs = append(errs, tasks.Do(t.Context(), Message{ID: "task"}, func(context.Context, Task) error { return nil }).Err)
 		return errors.Join(errs...)
 	}
 	must(t, try())

@@ -32,14 +32,20 @@ const (
 
 	// Failed: the handler did, or the message has no usable identity.
 	Failed
+
+	// Parked: whether the effect of the message took place is not known, and people
+	// have to decide. A row says so, so it need not be delivered again.
+	Parked
 )
 
 // Decided reports whether the message is done: its row is committed, so it need
 // not be delivered again.
-func (o Outcome) Decided() bool { return o == Applied || o == Skipped || o == Duplicate }
+func (o Outcome) Decided() bool {
+	return o == Applied || o == Skipped || o == Duplicate || o == Parked
+}
 
 func (o Outcome) String() string {
-	names := [...]string{"none", "applied", "skipped", "duplicate", "conflict", "busy", "stale", "again", "failed"}
+	names := [...]string{"none", "applied", "skipped", "duplicate", "conflict", "busy", "stale", "again", "failed", "parked"}
 	if o < 0 || int(o) >= len(names) {
 		return fmt.Sprintf("Outcome(%d)", int(o))
 	}

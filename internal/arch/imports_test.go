@@ -11,7 +11,7 @@ const module = "github.com/onceward/onceward"
 // TestImports holds the direction of the tree:
 //
 //	examples -> *fx -> consumer -> middleware -> reentrant -> watchdog
-//	                                    \-----> inbox
+//	                                    \-----> inbox ----/
 //
 // One import of Fx adds dig, multierr and zap to every program that uses the
 // package, and a lock that drags in Kafka is no use to an HTTP server.
@@ -31,7 +31,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"watchdog", []string{fx, redis, kafka, sqlx, pq, tests, own + "reentrant", own + "inbox", own + "middleware", own + "consumer"}},
 		{"reentrant", []string{fx, kafka, sqlx, pq, "database/sql", tests, own + "inbox", own + "middleware", own + "consumer"}},
-		{"inbox", []string{fx, redis, kafka, pq, tests, own + "reentrant", own + "watchdog", own + "middleware", own + "consumer"}},
+		{"inbox", []string{fx, redis, kafka, pq, tests, own + "reentrant", own + "middleware", own + "consumer"}},
 		{"middleware", []string{fx, pq, tests, own + "consumer"}},
 		{"consumer", []string{fx, pq, tests}},
 		{"reentrant/reentrantfx", []string{kafka, sqlx, pq, tests, own + "inbox", own + "middleware", own + "consumer"}},
