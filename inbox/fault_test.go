@@ -185,6 +185,9 @@ func TestFault_StrangeErrorOfCommit(t *testing.T) {
 		if !alive {
 			terminate(t, db, tx.tx)
 		}
+		if err := tx.commit(); (err == nil) != alive {
+			t.Fatalf("COMMIT: %v", err)
+		}
 		e := &entry{id: "a"}
 		err = b.notCommitted(tx, []*entry{e}, strange)
 		if alive && (err != nil || e.result.Outcome != Failed || !errors.Is(e.result.Err, strange)) {
