@@ -48,7 +48,7 @@ func Inbox(box *inbox.Inbox, h TxHandler) Handler {
 		for i, m := range ms {
 			errs[i] = lost(ctx, m)
 		}
-		handRest(ctx, apply, ms, errs)
+		HandOn(ctx, apply, ms, errs)
 		return errs
 	})
 }

@@ -48,7 +48,7 @@ func Lock(locker *reentrant.Locker) Middleware {
 				}
 			}
 			releasePartial(ctx, locker, leases, of, out)
-			handRest(reentrant.With(ctx, held(leases)...), next, ms, out)
+			HandOn(reentrant.With(ctx, held(leases)...), next, ms, out)
 			hints.learn(leases, out)
 			return out
 		})

@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// handRest hands the messages that have no error yet on to next, as a shorter
-// batch, and fills in what became of them.
-func handRest(ctx context.Context, next Handler, ms []*Message, errs []error) {
+// HandOn hands the messages that have no error yet on to next, as a shorter batch,
+// and fills in what became of them: for a middleware that holds some back. errs
+// has one element for each message.
+func HandOn(ctx context.Context, next Handler, ms []*Message, errs []error) {
 	rest := make([]*Message, 0, len(ms))
 	at := make([]int, 0, len(ms))
 	for i, m := range ms {

@@ -69,23 +69,12 @@ func Refund(db *sqlx.DB, pay *Payments, hooks Hooks) middleware.Middleware {
 
 			// No look at the leases here: they may end right behind it. The claim tells.
 			learned := maps.Clone(findings)
-			rest, at := []*middleware.Message{}, []int{}
 			for i, m := range ms {
-				if errs[i] != nil {
-					continue
-				}
-				if payments[i] != "" {
+				if errs[i] == nil && payments[i] != "" {
 					learned[m.Record] = finding{payment: payments[i]}
 				}
-				rest, at = append(rest, m), append(at, i)
 			}
-			if len(rest) == 0 {
-				return errs
-			}
-			ctx = context.WithValue(ctx, findingsKey{}, learned)
-			for j, err := range middleware.Outcomes(next.Handle(ctx, rest), len(rest)) {
-				errs[at[j]] = err
-			}
+			middleware.HandOn(context.WithValue(ctx, findingsKey{}, learned), next, ms, errs)
 			return errs
 		})
 	}
