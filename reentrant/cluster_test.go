@@ -24,6 +24,15 @@ func TestCluster(t *testing.T) {
 		locktest.Run(t, func(t *testing.T) reentrant.Store { return storeOn(t, rdb) })
 	})
 	t.Run("several nodes in one call", func(t *testing.T) { testClusterEach(t, c) })
+	t.Run("least rights", func(t *testing.T) {
+		for _, n := range c.Nodes {
+			setUser(t, n.Client(), minimum("", "+cluster|slots", "+command")...)
+		}
+		rdb := c.Client(func(o *redis.ClusterOptions) { o.Username, o.Password = "app", "secret" })
+		if err := exercise(t, rdb); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("a master dies", func(t *testing.T) { testClusterFailover(t, c) }) // the last one
 }
 

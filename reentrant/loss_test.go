@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/devstack/devtest"
+	"github.com/onceward/onceward/internal/devstack/redistest"
 	"github.com/onceward/onceward/reentrant"
+	"github.com/onceward/onceward/watchdog"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -132,30 +135,86 @@ func TestLease_EndsAfterMaxHold(t *testing.T) {
 	}
 }
 
-// A server that is stopped right after the acquire: the holder must know before
-// the lock can be somebody else's.
-func TestLease_ServerFrozen(t *testing.T) {
-	server := devtest.OwnRedis(t)
-	l := lockerOn(t, server.Client(), reentrant.Config{TTL: time.Second})
-	sent := time.Now()
-	leases := make([]*reentrant.Lease, 100)
-	for i := range leases {
-		leases[i] = acquire(t, l, t.Context(), fmt.Sprint("order:", i))
-	}
-	server.Signal(syscall.SIGSTOP)
-	defer server.Signal(syscall.SIGCONT)
+// A server that is stopped, or out of reach, right after the acquire: every holder must
+// know before the lock can be somebody else's.
+func TestLease_ToldInTime(t *testing.T) {
+	t.Run("server frozen", func(t *testing.T) {
+		t.Parallel()
+		server := devtest.OwnRedis(t)
+		toldInTime(t, server.Client(), server.Client(), func() { server.Signal(syscall.SIGSTOP) }, func() { server.Signal(syscall.SIGCONT) })
+	})
+	t.Run("network swallows all", func(t *testing.T) {
+		t.Parallel()
+		server := devtest.OwnRedis(t)
+		proxy := redistest.NewProxy(t, server.Addr, nil)
+		rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr})
+		t.Cleanup(func() { rdb.Close() })
+		toldInTime(t, server.Client(), rdb, proxy.Hold, proxy.Release)
+	})
+}
+
+// toldInTime holds 1000 locks through rdb and cuts it off. Redis itself is asked, directly,
+// when the locks end.
+func toldInTime(t *testing.T, direct, rdb *redis.Client, cut, mend func()) {
+	const ttl = 10 * time.Second
+	l := lockerOn(t, rdb, reentrant.Config{Prefix: "p", TTL: ttl})
+	vigils := make([]*vigil, 1000)
 	var wg sync.WaitGroup
-	for _, lease := range leases {
+	for i := range vigils {
 		wg.Go(func() {
-			<-lease.Context().Done()
-			// The first key was set after sent, so no key has ended before this.
-			if got := time.Since(sent); got >= time.Second {
-				t.Errorf("told after %v, the key may be gone after %v", got, time.Second)
+			if lease, err := l.Acquire(t.Context(), fmt.Sprint("order:", i)); err != nil {
+				t.Error(err)
+			} else {
+				vigils[i] = watch(lease)
 			}
-			wantLost(t, lease, reentrant.Unreachable)
 		})
 	}
 	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	ends := endsOf(t, direct)
+	cut()
+	defer mend()
+	quiet := watchStalls()
+	for _, v := range vigils {
+		wantLost(t, v.Lease, reentrant.Unreachable)
+		for v.ended.Load() == nil {
+			runtime.Gosched() // the note is being taken
+		}
+	}
+	stalled := quiet.end()
+	closest := ttl
+	for _, v := range vigils {
+		spare := ends[v.Name()].Sub(*v.ended.Load())
+		closest = min(closest, spare)
+		if spare <= 0 && stalled < watchdog.Margin(ttl) {
+			t.Errorf("the holder of %s was told %v after its key may have gone", v.Name(), -spare)
+		}
+	}
+	t.Logf("all told at least %v before the end; the longest stall was %v", closest, stalled)
+}
+
+// endsOf returns when each lock ends at the earliest, by what Redis says.
+func endsOf(t *testing.T, rdb *redis.Client) map[string]time.Time {
+	t.Helper()
+	keys := lockKeys(t, rdb, "p")
+	asked := time.Now()
+	ttls := make([]*redis.DurationCmd, len(keys))
+	if _, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			ttls[i] = pipe.PTTL(t.Context(), key)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]time.Time{}
+	for i, key := range keys {
+		_, name, _ := strings.Cut(key, ":lock:")
+		ends[name] = asked.Add(ttls[i].Val())
+	}
+	return ends
 }
 
 func TestLocker_Close(t *testing.T) {
