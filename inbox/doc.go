@@ -84,6 +84,12 @@
 // idempotency key that the other side honours, [Retry] and [Ask] make the effect
 // happen once; without one only [Park] makes it happen at most once.
 //
+// # Retention
+//
+// Rows stay until [Inbox.Purge] removes them, which refuses to keep them for less than
+// the time in which a message can be delivered again. Rows of inbox_fence, one per
+// lock that was ever claimed with, stay.
+//
 // # Schema
 //
 // [Migrate] makes the tables and is never called by itself. [Check] says what

@@ -72,7 +72,8 @@ func (f TxFunc) applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []
 	}
 	return box.ApplyBatch(ctx, claims, func(ctx context.Context, tx *sqlx.Tx, i int) error {
 		m := ms[i]
-		return protect(func() error { return f(reentrant.Narrow(ctx, m.Names()...), tx, m.Record) })
+		ctx = reentrant.Narrow(ctx, m.Names()...)
+		return blame(ctx, protect(func() error { return f(ctx, tx, m.Record) }))
 	})
 }
 

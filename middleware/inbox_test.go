@@ -155,6 +155,25 @@ func TestInbox_LostLeaseLeavesTheBatch(t *testing.T) {
 	l.ReleaseEach(t.Context(), leases[1:])
 }
 
+// A lock that is lost while the handler works ends its query. The driver calls that
+// by a name of its own; it is not the message's fault all the same.
+func TestInbox_LockLostDuringQuery(t *testing.T) {
+	db, _ := effects(t, nil)
+	l, _ := newLocker(t)
+	lease, err := l.Acquire(t.Context(), "a", reentrant.FixedLease(reentrant.MinTTL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := middleware.Inbox(newInbox(t, db), middleware.TxFunc(func(ctx context.Context, tx *sqlx.Tx, _ *kgo.Record) error {
+		_, err := tx.ExecContext(ctx, "SELECT pg_sleep(60)")
+		return err
+	}))
+	errs := h.Handle(reentrant.With(t.Context(), lease), messages(t, "a:1"))
+	if !errors.Is(errs[0], reentrant.ErrLost) || middleware.Classify(errs[0]) != middleware.Uncharged {
+		t.Errorf("error = %v (%v), want a lost lock, uncharged", errs[0], middleware.Classify(errs[0]))
+	}
+}
+
 // One ID, another value: the default digest is that of the value.
 func TestInbox_ConflictingValue(t *testing.T) {
 	db, insert := effects(t, nil)

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
 	"sync"
 
@@ -19,7 +20,8 @@ type RecordFunc func(ctx context.Context, r *kgo.Record) error
 func (f RecordFunc) Handle(ctx context.Context, ms []*Message) []error {
 	errs := make([]error, len(ms))
 	run := func(i int, m *Message) {
-		errs[i] = protect(func() error { return f(reentrant.Narrow(ctx, m.Names()...), m.Record) })
+		ctx := reentrant.Narrow(ctx, m.Names()...)
+		errs[i] = blame(ctx, protect(func() error { return f(ctx, m.Record) }))
 	}
 	if len(ms) == 1 {
 		run(0, ms[0])
@@ -31,6 +33,15 @@ func (f RecordFunc) Handle(ctx context.Context, ms []*Message) []error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// blame returns err as what it is: if ctx is over, a consequence of that. A driver or
+// a client that was interrupted may call it by any other name.
+func blame(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 }
 
 // protect runs f and turns a panic into a [*PanicError].

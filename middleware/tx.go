@@ -20,7 +20,7 @@ func Tx(db *sqlx.DB, f TxFunc) Handler {
 		for i, m := range ms {
 			ctx := reentrant.Narrow(ctx, m.Names()...)
 			errs[i] = inTx(ctx, db, func(tx *sqlx.Tx) error {
-				return protect(func() error { return f(ctx, tx, m.Record) })
+				return blame(ctx, protect(func() error { return f(ctx, tx, m.Record) }))
 			})
 		}
 		return errs

@@ -7,6 +7,7 @@
 //		inboxfx.Module,
 //		fx.Provide(openDB), // *sqlx.DB
 //		fx.Supply(inbox.Config{Consumer: "billing"}),
+//		fx.Supply(&inbox.PurgeConfig{Retention: 8 * 24 * time.Hour, TopicRetention: 7 * 24 * time.Hour}), // optional
 //	)
 package inboxfx
 
@@ -30,7 +31,8 @@ type Params struct {
 
 	Config inbox.Config
 	DB     *sqlx.DB
-	Logger *slog.Logger `optional:"true"` // unless Config.Logger is set
+	Purge  *inbox.PurgeConfig `optional:"true"` // removes old rows while the application runs
+	Logger *slog.Logger       `optional:"true"` // unless Config.Logger is set
 }
 
 // Result is what [New] gives to the application.
@@ -57,5 +59,32 @@ func New(lc fx.Lifecycle, p Params) (Result, error) {
 	lc.Append(fx.StartHook(func(ctx context.Context) error {
 		return inbox.Check(ctx, p.DB, inbox.InSchema(p.Config.Schema))
 	}))
+	if p.Purge != nil {
+		return Result{Inbox: box}, purge(lc, box, *p.Purge)
+	}
 	return Result{Inbox: box}, nil
+}
+
+// purge removes old rows from start to stop.
+func purge(lc fx.Lifecycle, box *inbox.Inbox, cfg inbox.PurgeConfig) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // not that of the start hook, which ends with the start
+	done := make(chan error, 1)
+	lc.Append(fx.StartStopHook(
+		func() {
+			go func() { done <- box.Purge(ctx, cfg) }()
+		},
+		func(stop context.Context) error {
+			cancel()
+			select {
+			case err := <-done:
+				return err
+			case <-stop.Done():
+				return context.Cause(stop)
+			}
+		},
+	))
+	return nil
 }

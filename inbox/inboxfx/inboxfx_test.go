@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
@@ -60,6 +61,33 @@ func TestModule_StartsAndStops(t *testing.T) {
 	app.RequireStop()
 	if err := db.Ping(); err != nil {
 		t.Errorf("the pool was closed: %v", err)
+	}
+}
+
+func TestModule_Purges(t *testing.T) {
+	db := devtest.Postgres(t)
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	var box *inbox.Inbox
+	day := 24 * time.Hour
+	app := fxtest.New(t, Module, fx.Populate(&box),
+		fx.Supply(inbox.Config{Consumer: "billing"}, db, &inbox.PurgeConfig{Retention: day, TopicRetention: day, Every: time.Millisecond}))
+	app.RequireStart()
+	if res := box.Apply(t.Context(), inbox.Message{ID: "a"}, nothing); res.Outcome != inbox.Applied {
+		t.Fatal(res.Err)
+	}
+	db.MustExec("UPDATE inbox SET created_at = now() - interval '2 days'")
+	for left := 1; left > 0; { // for ever, if nobody purges: the test's own time-out ends it
+		if err := db.Get(&left, "SELECT count(*) FROM inbox"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	app.RequireStop()
+
+	bad := fx.New(fx.NopLogger, Module, fx.Supply(inbox.Config{Consumer: "billing"}, db, &inbox.PurgeConfig{}), fx.Invoke(func(*inbox.Inbox) {}))
+	if err := bad.Err(); err == nil || !strings.Contains(err.Error(), "Retention is 0s, must be at least 1m") {
+		t.Errorf("error = %v, want the mistake in the configuration", err)
 	}
 }
 
