@@ -39,7 +39,12 @@ func TestCluster(t *testing.T) {
 // storeOn returns an empty store: its prefix is used by nobody else.
 func storeOn(t *testing.T, rdb redis.UniversalClient) reentrant.Store {
 	t.Helper()
-	s, err := reentrant.NewRedisStore(rdb, reentrant.Config{Prefix: rand.Text()})
+	return storeAt(t, rdb, rand.Text())
+}
+
+func storeAt(t *testing.T, rdb redis.UniversalClient, prefix string) *reentrant.RedisStore {
+	t.Helper()
+	s, err := reentrant.NewRedisStore(rdb, reentrant.Config{Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
