@@ -4,14 +4,14 @@
 GO         ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOFUMPT     = mvdan.cc/gofumpt@v0.12.0
-MODULES     = . examples/orders
+MODULES     = . examples/orders bench
 
 # One stack for all test binaries. Kafka is kfake inside each of them; the tests
 # that need a real broker start it themselves.
 UP = $(GO) run ./internal/devstack/cmd/up -only redis,postgres --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare test lint fmt kafka up setup
+.PHONY: help demo demo-compare test lint fmt kafka up setup bench-lock
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ lint: ## vet, staticcheck, gofumpt, in all modules
 
 fmt: ## format the code
 	$(GO) run $(GOFUMPT) -w .
+
+bench-lock: setup ## the lock beside other Redis locks, a line per target (BENCH_FLAGS="-run call -rounds 3")
+	cd bench && $(GO) run ./lock $(BENCH_FLAGS)
 
 kafka: ## run one real Kafka broker on loopback, from jars that Maven fetches
 	$(GO) run ./internal/devstack/cmd/up -apache -only kafka
