@@ -106,14 +106,18 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 	l.mu.Unlock()
 
 	pause := min(min(h.lease.TTL(), HandoverTTL)/3, time.Second)
-	var seat time.Duration // taken once the lock is known to be busy, and news is heard
-	var failing time.Time  // since when there was no answer
+	var seat time.Duration // taken once news is heard
+	if l.listening.stop.Load() != nil {
+		seat = 3 * pause
+	}
+	waits := false        // for a lock that is known to be busy
+	var failing time.Time // since when there was no answer
 	for {
 		sent := time.Now()
 		r, err := l.acquires.do(asking, l.store.Group(name), h.request(o, seat), func(AcquireReply) { l.withdraw(ctx, true, h) })
 		switch {
 		case err != nil: // it is over; what comes is withdrawn when it comes
-			if seat == 0 && ctx.Err() != nil {
+			if !waits && ctx.Err() != nil {
 				return nil, fmt.Errorf("acquire lock %q: %w", name, err)
 			}
 			return nil, l.gaveUp(asking, &BusyError{Name: name})
@@ -126,10 +130,10 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 			}
 			return lease, err
 		case r.Answer == Busy:
-			failing = time.Time{}
+			waits, failing = true, time.Time{}
 		}
 		// Who waits already does so through a failover, but not through more.
-		if r.Err != nil && (seat == 0 || permanent(r.Err) || time.Since(failing) > l.cfg.TTL) {
+		if r.Err != nil && (!waits || permanent(r.Err) || time.Since(failing) > l.cfg.TTL) {
 			l.withdraw(ctx, true, h)
 			return nil, r.Err
 		}
