@@ -65,6 +65,15 @@
 // lock, which lives for the TTL; one hash per lock that is waited for; one counter per
 // shard and one hash of settings, which stay. See keys.go for their names.
 //
+// A user that may do no more than this is enough, for the prefix "onceward" (the last
+// line is for List; a cluster needs +cluster|slots +command on every node as well):
+//
+//	ACL SETUSER onceward on >SECRET resetkeys ~onceward:* resetchannels &onceward:wake:* nocommands
+//		+evalsha +eval +time +get +set +del +exists +pttl +pexpire
+//		+hget +hmget +hset +hsetnx +hdel +hincrby +hgetall
+//		+subscribe +publish +ping
+//		+scan
+//
 // All processes under one prefix must have the same number of shards and the same
 // layout, which changes only with incompatible scripts: the first Acquire compares
 // them in Redis, and a process that differs is refused ([DisagreementError]). So a
