@@ -14,7 +14,7 @@ const (
 	maxHints = 10_000
 	// maxHint is what a lock can be asked for: a fence that is stored above it is no
 	// lock's, and no other can get past it.
-	maxHint = 1<<53 - 1
+	maxHint = 1 << 52
 )
 
 // Lock holds the locks of each message (its key, and the names in Also) while the

@@ -15,8 +15,9 @@ const (
 	// MinTTL is the shortest lease: below it, the margin and a busy machine
 	// would leave nothing to work with.
 	MinTTL = 250 * time.Millisecond
-	// maxFence is how far a script can count: in microseconds, until the year 2255.
-	maxFence = 1<<53 - 1
+	// maxHint is half of how far a script can count, so that fences go on growing
+	// after it. As microseconds it is in the year 2112.
+	maxHint = 1 << 52
 	// MaxNameBytes is the length limit of a lock's name.
 	MaxNameBytes = 1024
 )
@@ -147,8 +148,8 @@ func applied(opts []AcquireOption) (acquireOptions, error) {
 		opt.apply(&o)
 	}
 	for name, hint := range o.hints {
-		if hint < 0 || hint > maxFence {
-			return o, fmt.Errorf("FenceHints of %q is %d, must be between 0 and 2^53", name, hint)
+		if hint < 0 || hint > maxHint {
+			return o, fmt.Errorf("FenceHints of %q is %d, must be between 0 and 2^52", name, hint)
 		}
 	}
 	if o.fixed != 0 {

@@ -75,3 +75,36 @@ func TestFence_GrowsThroughLosses(t *testing.T) {
 	}
 	release(t, take())
 }
+
+// The highest hint that is let pass leaves room for the fence to grow.
+func TestFence_HintLeavesRoom(t *testing.T) {
+	l, _ := newLocker(t, reentrant.Config{})
+	var last int64
+	for range 3 {
+		lease, err := l.Acquire(t.Context(), "a", reentrant.FenceHints(map[string]int64{"a": 1<<53 - 1}))
+		if err != nil {
+			return // refused: right
+		}
+		if lease.Fence() <= last {
+			t.Errorf("fence %d after %d, must grow", lease.Fence(), last)
+		}
+		last = lease.Fence()
+		release(t, lease)
+	}
+}
+
+// A counter that is not a number is as good as none.
+func TestFence_CounterIsGarbage(t *testing.T) {
+	l, rdb := newLocker(t, reentrant.Config{Shards: 1})
+	first := acquire(t, l, t.Context(), "a")
+	release(t, first)
+	rdb.Set(t.Context(), prefixOf(t)+":{0}:fence", "garbage", time.Minute)
+	next, err := l.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.Fence() <= first.Fence() {
+		t.Errorf("fence %d after %d, must grow", next.Fence(), first.Fence())
+	}
+	release(t, next)
+}

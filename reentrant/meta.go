@@ -60,7 +60,8 @@ func (l *Locker) agree(ctx context.Context) error {
 
 // Agree writes down, in the first process under a prefix, what all others must
 // have the same, and compares in those. What the key holds is of no use after all
-// processes have ended: it may be removed then.
+// processes have ended: it may be removed then, and not before. A process that
+// starts after it was lost writes its own, and those that run do not look again.
 func (s *RedisStore) Agree(ctx context.Context) error {
 	key, ours := s.keys.meta(), []int{layout, len(s.keys.shards)}
 	args := append(s.agree.args(1, 2), &key, ours[0], ours[1])

@@ -138,7 +138,9 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 			return nil, r.Err
 		}
 		if seat == 0 {
-			if err := l.listen(asking); err != nil {
+			if err := l.listen(asking); asking.Err() != nil {
+				return nil, l.gaveUp(asking, &BusyError{Name: name, Left: r.Left})
+			} else if err != nil {
 				return nil, fmt.Errorf("acquire lock %q, which is busy: %w", name, err)
 			}
 			seat = 3 * pause

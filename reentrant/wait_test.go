@@ -519,3 +519,32 @@ func (r *waitingRoom) queued(l *reentrant.Locker, n int) {
 		}
 	}
 }
+
+// deaf is a store that cannot listen in the time it is given.
+type deaf struct{ reentrant.Store }
+
+func (deaf) Listen(ctx context.Context, _ string, _ func(reentrant.Handover)) (func(), error) {
+	<-ctx.Done()
+	return nil, errors.New("read: i/o timeout") // as a client puts it whose deadline was that of ctx
+}
+
+// Time to wait that ends while the locker begins to listen has ended all the same.
+func TestAcquire_WaitEndsWhileListening(t *testing.T) {
+	rdb := devtest.Redis(t)
+	held := acquire(t, lockerOn(t, rdb, reentrant.Config{}), t.Context(), "a")
+	l, err := reentrant.NewLocker(deaf{storeAt(t, rdb, prefixOf(t))}, reentrant.Config{Prefix: prefixOf(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if _, err := l.Acquire(t.Context(), "a", reentrant.WaitAtMost(time.Second)); !errors.Is(err, reentrant.ErrBusy) {
+		t.Errorf("Acquire = %v, want busy", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	time.AfterFunc(100*time.Millisecond, func() { cancel(enough) })
+	if _, err := l.Acquire(ctx, "a"); !errors.Is(err, enough) {
+		t.Errorf("Acquire that was cancelled = %v, want %v", err, enough)
+	}
+	release(t, held)
+}

@@ -69,7 +69,7 @@ local function acquire(i)
   end
   -- The hint is kept though the lock is busy: whoever is granted it next must get
   -- past the fence that refused the caller.
-  if tonumber(hint) > tonumber(call('GET', fence) or 0) then
+  if tonumber(hint) > (tonumber(call('GET', fence) or 0) or 0) then
     call('SET', fence, hint)
   end
   if keep ~= '0' then

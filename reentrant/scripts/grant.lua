@@ -25,7 +25,7 @@ local function grant(lock, fence, owner, ttl, hint)
   -- As texts: fences of our time all have 16 digits, and those that have fewer and
   -- come out as higher are compared again.
   if hint ~= '0' or last and last >= text then
-    f = math.max(tonumber(last or 0) + 1, f, tonumber(hint))
+    f = math.max((tonumber(last) or 0) + 1, f, tonumber(hint)) -- or 0: somebody else wrote there
     text = string.format('%.0f', f)
     call('SET', fence, text)
   end
