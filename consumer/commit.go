@@ -26,12 +26,12 @@ func (s *session) commitLoop(ctx context.Context) {
 		}
 		// Not ended with ctx: the client would drop the connection, and the broker
 		// could come to that commit after the last one.
-		s.commit(s.base, nil)
+		s.commit(s.base, s.disp.current())
 	}
 }
 
-// commit commits what was decided of the given parts, or of all. What fails stays
-// dirty, and goes with the next commit.
+// commit commits what was decided of parts. What fails stays dirty, and goes with
+// the next commit.
 func (s *session) commit(ctx context.Context, parts []*part) {
 	ctx, cancel := context.WithTimeoutCause(ctx, commitTimeout,
 		fmt.Errorf("no answer within %v", commitTimeout))

@@ -73,7 +73,7 @@ func TestCommit_WhatDidNotChangeIsNotCommittedAgain(t *testing.T) {
 	produce(t, c, 0, "a")
 	s := start(t, fast(c), routeTo(nothing))
 	untilCommitted(t, c, 1)
-	until(t, "the answer to be seen", func() bool { return len(s.live().disp.offers(nil)) == 0 })
+	until(t, "the answer to be seen", func() bool { return len(s.live().disp.offers(s.live().disp.current())) == 0 })
 	again := c.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.OffsetCommit}, Topic: "t", Partitions: []int32{0}, Count: -1, Observe: true,
 	})

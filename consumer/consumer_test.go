@@ -574,6 +574,46 @@ func TestRun_ContextEndsWhileNoBrokerAnswers(t *testing.T) {
 	}
 }
 
+func TestRun_BrokerGoneWhenItStops(t *testing.T) {
+	c := newCluster(t, 1, "t")
+	produce(t, c, 0, "a")
+	handled := make(chan struct{})
+	cfg := fast(c)
+	cfg.CommitEvery = time.Hour // there is something to commit at the end
+	s := start(t, cfg, routeTo(func(context.Context, *middleware.Message) error {
+		close(handled)
+		return nil
+	}))
+	recv(t, handled, "the record to be handled")
+	c.Close()
+	begin := time.Now()
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v, want nil: what is not committed comes again", err)
+	}
+	if got := time.Since(begin); got > 15*time.Second {
+		t.Errorf("stopping took %v", got)
+	}
+}
+
+func TestRun_StopsWhileAJoinIsNotAnswered(t *testing.T) {
+	c := newCluster(t, 1, "t")
+	joining := make(chan struct{}, 100)
+	c.ControlKey(int16(kmsg.JoinGroup), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		joining <- struct{}{}
+		return nil, nil, true // and never a word
+	})
+	s := start(t, fast(c), routeTo(nothing))
+	recv(t, joining, "a join")
+	begin := time.Now()
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if got := time.Since(begin); got > 2*leaveTimeout {
+		t.Errorf("stopping took %v, want not much more than %v", got, leaveTimeout)
+	}
+}
+
 func TestRun_OnceFromTenGoroutines(t *testing.T) {
 	c := newCluster(t, 1, "t")
 	consumer, err := New(fast(c), routeTo(nil))
@@ -658,6 +698,17 @@ func TestReady_GroupNotJoined(t *testing.T) {
 	s.untilReady("")
 }
 
+func TestReady_ThrownOut(t *testing.T) {
+	c := newCluster(t, 1, "t")
+	s := start(t, fast(c), routeTo(nothing))
+	s.untilReady("")
+	fault := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupMaxSizeReached, Count: -1})
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID})
+	s.untilReady("GROUP_MAX_SIZE_REACHED")
+	fault.Remove()
+	s.untilReady("")
+}
+
 func TestReady_PartitionUnreadable(t *testing.T) {
 	c := newCluster(t, 1, "t")
 	produce(t, c, 0, "a")
@@ -667,6 +718,48 @@ func TestReady_PartitionUnreadable(t *testing.T) {
 	fault.Remove()
 	untilCommitted(t, c, 1)
 	s.untilReady("")
+}
+
+func TestHealth_GroupErrorThatIsPolledLate(t *testing.T) {
+	h := newHealth(slog.New(slog.DiscardHandler))
+	kicked := &kgo.ErrGroupSession{Err: kerr.UnknownMemberID}
+	h.joined()
+	h.left()
+	if errs := h.errs(); len(errs) != 1 {
+		t.Errorf("errors of a member that was thrown out = %v, want one", errs)
+	}
+	if err := h.note("", 0, kicked); err != nil {
+		t.Errorf("gave up: %v", err)
+	}
+	if errs := h.errs(); len(errs) != 1 || !errors.Is(errs[0], kerr.UnknownMemberID) {
+		t.Errorf("errors = %v, want the reason", errs)
+	}
+	h.joined()
+	h.note("", 0, kicked)
+	if errs := h.errs(); errs != nil {
+		t.Errorf("errors of a member that has joined again = %v", errs)
+	}
+}
+
+func TestHealth_LostRecordsPass(t *testing.T) {
+	h := newHealth(slog.New(slog.DiscardHandler))
+	h.joined()
+	if err := h.note("t", 0, &kgo.ErrDataLoss{Topic: "t"}); err != nil || h.errs() != nil {
+		t.Errorf("note = %v, errors = %v, want neither: nothing stands still", err, h.errs())
+	}
+}
+
+func TestHealth_WhatIsRevokedIsForgotten(t *testing.T) {
+	h := newHealth(slog.New(slog.DiscardHandler))
+	h.joined()
+	h.note("t", 1, &kgo.ErrDecompressTooLarge{Topic: "t", Partition: 1})
+	if errs := h.errs(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "partition t/1") {
+		t.Errorf("errors = %v, want the partition", errs)
+	}
+	h.forget(map[string][]int32{"t": {1}})
+	if errs := h.errs(); errs != nil {
+		t.Errorf("errors = %v, want none", errs)
+	}
 }
 
 // syncBuffer is a buffer for logs of several goroutines.

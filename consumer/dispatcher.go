@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,7 +188,7 @@ func (d *dispatcher) advance(l *lane) {
 	l.state = idle
 	if l.items.len() > 0 {
 		d.makeReady(l)
-	} else if d.lanes[l.key] == l {
+	} else {
 		delete(d.lanes, l.key)
 	}
 }
@@ -342,6 +344,13 @@ func (d *dispatcher) assign(m map[string][]int32, member string) {
 	}
 }
 
+// current returns all parts that are not released.
+func (d *dispatcher) current() []*part {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.parts))
+}
+
 // all returns the partitions of all parts.
 func (d *dispatcher) all() map[string][]int32 {
 	d.mu.Lock()
@@ -359,7 +368,6 @@ func (d *dispatcher) all() map[string][]int32 {
 func (d *dispatcher) disown(m map[string][]int32, to ownership) (parts []*part, undecided, inflight int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	parts = []*part{} // nil would mean all parts, to offers
 	lanes := make(map[*lane]struct{})
 	for topic, nums := range m {
 		for _, num := range nums {
@@ -476,23 +484,14 @@ type offer struct {
 	at   kgo.EpochOffset
 }
 
-// offers returns what there is to commit, of the given parts or of all.
+// offers returns what there is to commit of parts.
 func (d *dispatcher) offers(parts []*part) (offers []offer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	add := func(p *part) {
+	for _, p := range parts {
 		if p.state < lost && p.dirty() {
 			offers = append(offers, offer{p, p.next})
 		}
-	}
-	if parts != nil {
-		for _, p := range parts {
-			add(p)
-		}
-		return offers
-	}
-	for _, p := range d.parts {
-		add(p)
 	}
 	return offers
 }

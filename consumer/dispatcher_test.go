@@ -348,6 +348,33 @@ func TestDispatcher_RevokeFreesLanesBehindItsItems(t *testing.T) {
 	})
 }
 
+func TestDispatcher_BatchThatFailedAsAWholeIsTriedOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		d.put("t", 0, map[int64]string{0: "a", 1: "b", 2: "c"})
+		b := d.wantBatch("t/0@0 t/0@1 t/0@2")
+		var verdicts []verdict
+		for _, it := range b.items {
+			v := d.cfg.blame(it, errors.New("panic"))
+			if v.class != middleware.Retry || v.delay <= 0 || v.next.Attempt != 2 {
+				t.Errorf("verdict = %+v, want another attempt after a pause", v)
+			}
+			verdicts = append(verdicts, v)
+		}
+		d.finish(b, verdicts, time.Millisecond)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for range 3 {
+			b := d.next()
+			if len(b.items) != 1 {
+				t.Errorf("batch = %s, want one message", at(b))
+			}
+			d.done(b, nil)
+		}
+		d.wantEmpty()
+	})
+}
+
 func TestDispatcher_ParkedLaneWaitsAndBlocksNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
@@ -377,7 +404,7 @@ func TestDispatcher_LostIsNotCommitted(t *testing.T) {
 		t.Error("a part that is being revoked may not be committed")
 	}
 	d.disown(map[string][]int32{"t": {0}}, lost) // while it drains
-	if d.mayCommit(p, "m1") || len(d.offers(parts)) != 0 || len(d.offers(nil)) != 0 {
+	if d.mayCommit(p, "m1") || len(d.offers(parts)) != 0 || len(d.offers(d.current())) != 0 {
 		t.Error("a lost part may be committed")
 	}
 	d.release(parts)

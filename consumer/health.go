@@ -82,7 +82,9 @@ func (h *health) note(topic string, num int32, err error) error {
 			return err
 		}
 		h.mu.Lock()
-		h.group = fmt.Errorf("group not joined: %w", group.Err)
+		if h.group != nil { // else it has joined again before this was polled
+			h.group = fmt.Errorf("group not joined: %w", group.Err)
+		}
 		h.mu.Unlock()
 		h.log.Warn("group not joined, trying again", "error", group.Err)
 	case errors.As(err, &loss):

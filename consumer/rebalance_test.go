@@ -392,3 +392,21 @@ func TestRevoke_LeavesNoPauseBehind(t *testing.T) {
 		t.Errorf("Run = %v", err)
 	}
 }
+
+// The client keeps a pause for a partition that it does not have.
+func TestAssign_EndsAPauseOfBefore(t *testing.T) {
+	c := newCluster(t, 2, "t")
+	a := start(t, fast(c), routeTo(nothing))
+	a.untilOwned(2)
+	b := start(t, fast(c), routeTo(nothing))
+	b.untilOwned(1)
+	a.untilOwned(1)
+	num := b.parts(owned)[0]
+	a.live().client.PauseFetchPartitions(map[string][]int32{"t": {num}})
+	if err := b.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	a.untilOwned(2)
+	produce(t, c, num, "a")
+	until(t, "the record to be committed", func() bool { return committed(c, num) == 1 })
+}
