@@ -12,6 +12,10 @@ import (
 // A handler runs the message at index i of the caller's slice.
 type handler func(ctx context.Context, tx *sqlx.Tx, i int) error
 
+// A runner takes the fresh messages of a transaction through their handler, see
+// [strider].
+type runner func(s *strider, fresh []*entry) error
+
 // Apply applies one message: claim, fn, COMMIT. See [Inbox.ApplyBatch], of which
 // it is a batch of one.
 func (b *Inbox) Apply(ctx context.Context, m Message, fn func(ctx context.Context, tx *sqlx.Tx) error) Result {
@@ -45,6 +49,10 @@ func (b *Inbox) Apply(ctx context.Context, m Message, fn func(ctx context.Contex
 // succeed at the first try: messages that depend on each other belong into
 // different batches.
 func (b *Inbox) ApplyBatch(ctx context.Context, ms []Message, fn func(ctx context.Context, tx *sqlx.Tx, i int) error) []Result {
+	return b.applyAll(ctx, ms, each(fn))
+}
+
+func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result {
 	results := make([]Result, len(ms))
 	es := b.admit(ms, results)
 	if len(es) > 0 {
@@ -118,12 +126,12 @@ func split(es []*entry) [][]*entry {
 // Errors of transact that lead to another transaction.
 var (
 	errApart  = errors.New("a message was set apart") // it broke the transaction, and has its result
-	errHalve  = errors.New("the server refused to commit a batch")
+	errHalve  = errors.New("somebody in a batch made it fail")
 	errPurged = errors.New("its row was purged during the claim")
 )
 
 // apply gives each message its result, in as many transactions as it takes.
-func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn handler) {
+func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn runner) {
 	waited := false
 	for {
 		es = slices.DeleteFunc(slices.Clone(es), func(e *entry) bool { return e.result.Outcome != 0 })
@@ -166,7 +174,7 @@ func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn handler)
 
 // transact takes messages through one transaction. If it returns nil, each has
 // its result.
-func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn handler) error {
+func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runner) error {
 	t, err := b.begin(ctx)
 	if err != nil {
 		return err
@@ -176,13 +184,7 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn handl
 	if err != nil || len(fresh) == 0 {
 		return err
 	}
-	s := strider{ctx: ctx, b: b, t: t, fn: fn}
-	if len(fresh) == 1 {
-		err = s.single(fresh[0])
-	} else {
-		err = s.many(fresh)
-	}
-	if err != nil {
+	if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
 		return err
 	}
 	var kept, failed []*entry

@@ -5,7 +5,8 @@
 // inserting its row, runs the handler with that transaction, and commits. The
 // row and the effect commit together or not at all, so a row means: decided.
 // [Inbox.ApplyBatch] does the same for many messages with one claim and one
-// COMMIT, and gives each its own outcome.
+// COMMIT, and gives each its own outcome; [Inbox.ApplySet] hands all of them to one
+// handler at once.
 //
 //	box, err := inbox.New(db, inbox.Config{Consumer: "orders"})
 //	if err != nil {

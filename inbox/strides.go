@@ -35,6 +35,17 @@ const (
 	undoStride = `ROLLBACK TO SAVEPOINT onceward`
 )
 
+// each is the runner of a handler of one message.
+func each(fn handler) runner {
+	return func(s *strider, fresh []*entry) error {
+		s.fn = fn
+		if len(fresh) == 1 {
+			return s.single(fresh[0])
+		}
+		return s.many(fresh)
+	}
+}
+
 // single runs the only message of a transaction, which needs no savepoint.
 func (s *strider) single(e *entry) error {
 	err := s.call(e)
@@ -44,11 +55,7 @@ func (s *strider) single(e *entry) error {
 	if err := s.hopeless(e, err); err != nil {
 		return err
 	}
-	if undone := s.t.rollback(); undone != nil {
-		return s.broken([]*entry{e}, 0, err, undone)
-	}
-	e.result = e.failed(err)
-	return nil
+	return s.alone(e, err)
 }
 
 // many runs messages in strides.

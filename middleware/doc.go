@@ -6,8 +6,9 @@
 // handler in another, and [Chain] writes the wrapping down, outermost first. Most
 // users write only a function of one record:
 //
-//	RecordFunc  func(ctx, *kgo.Record) error            effects without a transaction
-//	TxFunc      func(ctx, *sqlx.Tx, *kgo.Record) error  effects in the inbox's transaction
+//	RecordFunc   func(ctx, *kgo.Record) error                  effects without a transaction
+//	TxFunc       func(ctx, *sqlx.Tx, *kgo.Record) error        effects in the inbox's transaction
+//	TxBatchFunc  func(ctx, *sqlx.Tx, []*kgo.Record) []error    the same, for set-based SQL
 //
 //	h := middleware.Chain(
 //		middleware.Inbox(box, middleware.TxFunc(closeOrder)),

@@ -16,7 +16,8 @@ import (
 // reads with tx, not on what it read before. A panic is that record's error.
 type TxFunc func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error
 
-// A TxHandler is one of the handler forms with a transaction: [TxFunc].
+// A TxHandler is one of the handler forms with a transaction: [TxFunc] or
+// [TxBatchFunc].
 type TxHandler interface {
 	applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result
 }
@@ -32,7 +33,9 @@ func Inbox(box *inbox.Inbox, h TxHandler) Handler {
 	if box == nil {
 		panic("middleware: Inbox of a nil inbox")
 	}
-	if f, ok := h.(TxFunc); h == nil || ok && f == nil {
+	one, isOne := h.(TxFunc)
+	batch, isBatch := h.(TxBatchFunc)
+	if h == nil || isOne && one == nil || isBatch && batch == nil {
 		panic("middleware: Inbox of a nil handler")
 	}
 	apply := HandlerFunc(func(ctx context.Context, ms []*Message) []error {
@@ -66,15 +69,19 @@ func lost(ctx context.Context, m *Message) error {
 }
 
 func (f TxFunc) applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result {
-	claims := make([]inbox.Message, len(ms))
-	for i, m := range ms {
-		claims[i] = claimOf(ctx, m)
-	}
-	return box.ApplyBatch(ctx, claims, func(ctx context.Context, tx *sqlx.Tx, i int) error {
+	return box.ApplyBatch(ctx, claimsOf(ctx, ms), func(ctx context.Context, tx *sqlx.Tx, i int) error {
 		m := ms[i]
 		ctx = reentrant.Narrow(ctx, m.Names()...)
 		return blame(ctx, protect(func() error { return f(ctx, tx, m.Record) }))
 	})
+}
+
+func claimsOf(ctx context.Context, ms []*Message) []inbox.Message {
+	claims := make([]inbox.Message, len(ms))
+	for i, m := range ms {
+		claims[i] = claimOf(ctx, m)
+	}
+	return claims
 }
 
 // claimOf returns what the inbox needs to know of m: its ID, its fingerprint, and
@@ -91,4 +98,21 @@ func claimOf(ctx context.Context, m *Message) inbox.Message {
 		}
 	}
 	return c
+}
+
+// TxBatchFunc is a handler of the fresh records of a whole batch, which writes them with
+// statements about sets: the fastest form, where few records fail. It returns nil, or
+// one error per record in the same order; see [inbox.Inbox.ApplySet] for what an error
+// costs. Its context carries the leases of all records and ends with none of them: after the claim their
+// fences are locked.
+type TxBatchFunc func(ctx context.Context, tx *sqlx.Tx, rs []*kgo.Record) []error
+
+func (f TxBatchFunc) applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result {
+	return box.ApplySet(ctx, claimsOf(ctx, ms), func(ctx context.Context, tx *sqlx.Tx, is []int) []error {
+		rs := make([]*kgo.Record, len(is))
+		for j, i := range is {
+			rs[j] = ms[i].Record
+		}
+		return f(ctx, tx, rs)
+	})
 }

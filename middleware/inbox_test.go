@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -102,6 +103,40 @@ func TestInbox_OnceWithLock(t *testing.T) {
 		}
 	}
 	wantEffects(t, db, map[string]int{"a:1": 1, "b:1": 1, "c:1": 1, "d:1": 1})
+}
+
+func TestInbox_TxBatchFunc(t *testing.T) {
+	db, _ := effects(t, nil)
+	boom := errors.New("boom")
+	fail := true
+	var sizes []int
+	h := middleware.Inbox(newInbox(t, db), middleware.TxBatchFunc(func(ctx context.Context, tx *sqlx.Tx, rs []*kgo.Record) []error {
+		sizes = append(sizes, len(rs))
+		errs := make([]error, len(rs))
+		for i, r := range rs {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1)", string(r.Value)); err != nil {
+				errs[i] = err
+			} else if fail && string(r.Value) == "b:1" {
+				errs[i] = boom
+			}
+		}
+		return errs
+	}))
+	errs := handle(t, h, messages(t, "a:1", "b:1", "c:1"))
+	if errs[0] != nil || !errors.Is(errs[1], boom) || errs[2] != nil {
+		t.Errorf("errors = %v, want only the second", errs)
+	}
+	wantEffects(t, db, map[string]int{"a:1": 1, "c:1": 1})
+	fail = false
+	for _, err := range handle(t, h, messages(t, "a:1", "b:1", "c:1")) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	wantEffects(t, db, map[string]int{"a:1": 1, "b:1": 1, "c:1": 1})
+	if want := []int{3, 2, 1}; !slices.Equal(sizes, want) { // all; without the bad one; the fresh one
+		t.Errorf("records per call = %v, want %v", sizes, want)
+	}
 }
 
 // A holder that went on after its lock had passed to another one is refused, once
