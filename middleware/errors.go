@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/onceward/onceward/inbox"
 )
 
 // A Class says what an error of a handler means for its message.
@@ -175,16 +177,5 @@ func (e *busyError) Unwrap() error          { return e.err }
 func (e *busyError) Uncharged() bool        { return true }
 func (e *busyError) RetryIn() time.Duration { return e.delay }
 
-// A PanicError is what a panic of a handler becomes.
-type PanicError struct {
-	Value any    // what was panicked with
-	Stack []byte // of the goroutine that panicked
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
-
-// Unwrap returns the value of the panic if it was an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// A PanicError is what a panic of a handler becomes: the same, whoever caught it.
+type PanicError = inbox.PanicError
