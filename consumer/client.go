@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -89,7 +90,7 @@ func (s *session) callback(f func(m map[string][]int32)) func(context.Context, *
 	}
 }
 
-// connect waits until a broker answers, or ctx ends.
+// connect waits until a broker answers, or ctx ends. A refusal is not waited on.
 func (s *session) connect(ctx context.Context) error {
 	timeout, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
@@ -99,6 +100,10 @@ func (s *session) connect(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
+		seeds, _ := s.client.OptValue(kgo.SeedBrokers).([]string)
+		if refused := new(kerr.Error); errors.As(err, &refused) && !refused.Retriable {
+			return fmt.Errorf("broker of %s refuses: %w", strings.Join(seeds, ", "), err)
+		}
 		pause := time.NewTimer(wait)
 		select {
 		case <-timeout.Done():
@@ -106,7 +111,6 @@ func (s *session) connect(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			seeds, _ := s.client.OptValue(kgo.SeedBrokers).([]string)
 			return fmt.Errorf("no broker of %s answered within %v: %w", strings.Join(seeds, ", "), s.cfg.ConnectTimeout, err)
 		case <-pause.C:
 		}

@@ -33,20 +33,16 @@ func (s *session) commitLoop(ctx context.Context) {
 // commit commits what was decided of parts. What fails stays dirty, and goes with
 // the next commit.
 func (s *session) commit(ctx context.Context, parts []*part) {
-	ctx, cancel := context.WithTimeoutCause(ctx, commitTimeout,
-		fmt.Errorf("no answer within %v", commitTimeout))
-	defer cancel()
-	select {
-	case s.committing <- struct{}{}: // one at a time, so that none overtakes another
-		defer func() { <-s.committing }()
-	case <-ctx.Done():
-		s.log.Warn("offsets not committed", "error", fmt.Errorf("another commit is in the way: %w", context.Cause(ctx)))
+	if !s.commitTurn(ctx) {
 		return
 	}
+	defer func() { <-s.committing }()
 	offers := s.disp.offers(parts)
 	if len(offers) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
 	done, err := s.send(ctx, offers)
 	s.disp.committed(done)
 	switch {
@@ -55,6 +51,20 @@ func (s *session) commit(ctx context.Context, parts []*part) {
 		s.log.Info("offsets not committed", "error", err)
 	default:
 		s.log.Warn("offsets not committed", "error", err)
+	}
+}
+
+// commitTurn waits until no other commit is under way, so that none overtakes
+// another.
+func (s *session) commitTurn(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	select {
+	case s.committing <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		s.log.Warn("offsets not committed", "error", fmt.Errorf("another commit is in the way: %w", context.Cause(ctx)))
+		return false
 	}
 }
 

@@ -100,6 +100,7 @@ type Config struct {
 type Hooks struct {
 	// Revoked is told of partitions that are no longer this consumer's. It runs
 	// on the client's group goroutine, for which the group waits, or on Run's.
+	// Calls may overlap only while the consumer stops.
 	Revoked func(Revoked)
 }
 

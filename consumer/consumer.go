@@ -38,7 +38,7 @@ func New(cfg Config, routes ...Route) (*Consumer, error) {
 // Run joins the group and handles records until ctx ends; then it gives handlers
 // the drain timeout, commits what is decided, leaves the group and returns nil.
 //
-// It returns an error at once if a broker does not answer within
+// It returns an error if a broker refuses it or none answers within
 // Config.ConnectTimeout, after draining if a handler returned an error of class
 // [github.com/onceward/onceward/middleware.Halt] or if the group refuses this
 // member for good, and one that matches [ErrAbandoned] if handlers went on after

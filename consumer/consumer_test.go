@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
 func TestRun_HandlesInOrderAndCommitsAll(t *testing.T) {
@@ -535,6 +536,26 @@ func TestRun_NoBroker(t *testing.T) {
 	err = s.wait()
 	if err == nil || !strings.Contains(err.Error(), addr+", localhost:1") || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("Run = %v, want an error that names %s and what is wrong", err, addr)
+	}
+}
+
+func TestRun_BrokerRefuses(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "me", "secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	// The broker in this process just hangs up on a wrong password.
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SASLAuthenticate}, Err: kerr.SaslAuthenticationFailed, Count: -1})
+	cfg := fast(c)
+	cfg.Client = append(cfg.Client, kgo.SASL(plain.Auth{User: "me", Pass: "secret"}.AsMechanism()))
+	begin := time.Now()
+	err = start(t, cfg, routeTo(nothing)).wait()
+	if !errors.Is(err, kerr.SaslAuthenticationFailed) || !strings.Contains(err.Error(), c.ListenAddrs()[0]) {
+		t.Errorf("Run = %v, want SASL_AUTHENTICATION_FAILED and the broker", err)
+	}
+	if got := time.Since(begin); got > 5*time.Second {
+		t.Errorf("gave up after %v, want at once", got)
 	}
 }
 

@@ -84,7 +84,7 @@ func (d *desk) readyLanes() int {
 func (d *desk) done(b *batch, err error) (dead []*MessageError, resume []*part) {
 	verdicts := make([]verdict, len(b.items))
 	for i, it := range b.items {
-		verdicts[i] = d.cfg.judge(it, err)
+		verdicts[i] = d.cfg.judge(it, err, false)
 	}
 	return d.finish(b, verdicts, time.Millisecond)
 }
@@ -265,7 +265,7 @@ func TestDispatcher_RevokeDropsWhatIsQueued(t *testing.T) {
 	if isClosed(p.drained) {
 		t.Error("drained with three messages in flight")
 	}
-	d.finish(b, []verdict{{}, d.cfg.judge(b.items[1], errors.New("no")), d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no")))}, 0)
+	d.finish(b, []verdict{{}, d.cfg.judge(b.items[1], errors.New("no"), false), d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no")), false)}, 0)
 	if !isClosed(p.drained) {
 		t.Error("not drained with nothing in flight")
 	}
@@ -319,9 +319,9 @@ func TestDispatcher_RevokeFreesLanesBehindItsItems(t *testing.T) {
 		d.put("t", 0, map[int64]string{0: "parked", 1: "stopped", 2: "", 3: "only here"})
 		b := d.next()
 		d.finish(b, []verdict{
-			d.cfg.judge(b.items[0], errors.New("no")),
-			d.cfg.judge(b.items[1], middleware.Permanent(errors.New("no"))),
-			d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no"))),
+			d.cfg.judge(b.items[0], errors.New("no"), false),
+			d.cfg.judge(b.items[1], middleware.Permanent(errors.New("no")), false),
+			d.cfg.judge(b.items[2], middleware.Permanent(errors.New("no")), false),
 		}, 0)
 		d.put("u", 0, map[int64]string{0: "parked", 1: "stopped"})
 		if n := len(d.stoppedLanes()); n != 3 {
@@ -592,7 +592,7 @@ func driveAtRandom(t *testing.T, rnd *rand.Rand) {
 		batches = slices.Delete(batches, i, i+1)
 		vs := make([]verdict, len(b.items))
 		for i, it := range b.items {
-			vs[i] = d.cfg.judge(it, err())
+			vs[i] = d.cfg.judge(it, err(), false)
 			decided[it] = vs[i].class == middleware.Decided
 			delete(running, it.msg.Key)
 		}

@@ -31,10 +31,14 @@ type verdict struct {
 	waits int
 }
 
-// judge turns the error of a handler for one message into a verdict. It calls
-// methods of that error, so it must not be called under a mutex.
-func (c *Config) judge(it *item, err error) verdict {
+// judge turns the error of a handler for one message into a verdict. A handler
+// that was cut short has not failed, whatever it makes of that. It calls methods
+// of the error, so it must not be called under a mutex.
+func (c *Config) judge(it *item, err error, cut bool) verdict {
 	v := verdict{class: middleware.Classify(err), err: err}
+	if cut && v.class == middleware.Retry {
+		v.class = middleware.Uncharged
+	}
 	asked, asks := middleware.RetryDelay(err)
 	switch v.class {
 	case middleware.Retry:

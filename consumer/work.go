@@ -50,6 +50,7 @@ func call(ctx context.Context, h middleware.Handler, ms []*middleware.Message) (
 
 // settle judges what became of each message of a batch and tells the dispatcher.
 func (s *session) settle(b *batch, errs []error, whole error, took time.Duration) {
+	cut := b.ctx.Err() != nil // by us: nothing else ends it before the batch is finished
 	verdicts := make([]verdict, len(b.items))
 	for i, it := range b.items {
 		v := &verdicts[i]
@@ -57,7 +58,7 @@ func (s *session) settle(b *batch, errs []error, whole error, took time.Duration
 		case whole != nil:
 			*v = s.cfg.blame(it, whole)
 		case len(errs) > 0 && errs[i] != nil:
-			*v = s.cfg.judge(it, errs[i])
+			*v = s.cfg.judge(it, errs[i], cut)
 		}
 		s.report(it, v)
 	}
