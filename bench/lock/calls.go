@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/onceward/onceward/bench/internal/compare"
 )
@@ -31,6 +32,25 @@ func calls(ctx context.Context, b *bench) error {
 	add(1, peers...)
 	add(16, peers...)
 	add(most, peers...)
+
+	// What becomes of a single caller whose context cannot be cancelled, for whom the
+	// round trip needs no goroutine of its own; and what the scripts cost by themselves.
+	ours := peers[slices.Index(all, onceward)]
+	cases = append(cases, compare.Case{Name: uncancelled, Run: func(ctx context.Context) (compare.Sample, error) {
+		return b.drive(ctx, 1, b.window, func(_ context.Context, _, turn int) (int, error) {
+			return 1, ours.lock(context.Background(), ns[0][turn%each], func() {})
+		})
+	}})
+	bare, err := newBare(ctx, b.url, names(1, each)[0])
+	if err != nil {
+		return err
+	}
+	defer bare.rdb.Close()
+	cases = append(cases, compare.Case{Name: scriptsAlone, Run: func(ctx context.Context) (compare.Sample, error) {
+		return b.drive(ctx, 1, b.window, func(ctx context.Context, _, turn int) (int, error) {
+			return 1, bare.cycle(ctx, turn)
+		})
+	}})
 	res, err := compare.Rounds(ctx, b.rounds, cases)
 	if err != nil {
 		return err
@@ -49,9 +69,18 @@ func calls(ctx context.Context, b *bench) error {
 	b.AtLeast("lock/calls/1-caller/of-raw", against(1, raw), 0.8)
 	b.AtLeast("lock/calls/16-callers/of-redsync", against(16, redSync), 1.25)
 	b.AtLeast("lock/calls/64-callers/of-redsync", against(most, redSync), 2.5)
+	b.Note("a single caller, of raw: %.2f; with context.Background %.2f; its scripts alone %.2f",
+		against(1, raw).Median(),
+		res.Ratio(perSecond, uncancelled, caseName(raw, 1)).Median(),
+		res.Ratio(perSecond, scriptsAlone, caseName(raw, 1)).Median())
 	b.AtMost("lock/calls/allocs", res.Of(allocs, caseName(onceward, 1)), 32)
 	return nil
 }
+
+const (
+	uncancelled  = "onceward, 1 caller with context.Background"
+	scriptsAlone = "the scripts of onceward, 1 caller"
+)
 
 func caseName(peer string, callers int) string {
 	if callers == 1 {
