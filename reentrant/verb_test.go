@@ -191,3 +191,49 @@ func TestDecode_UnexpectedNumbers(t *testing.T) {
 		t.Errorf("error = %v", err)
 	}
 }
+
+// Several locks of one call, some in one shard: each gets a fence above the counter,
+// whether the clock is enough for that or not, and the counter is never below a fence.
+func TestGrant_SeveralAtOnce(t *testing.T) {
+	rdb := devtest.Redis(t)
+	s := newStore(t, rdb, "several-"+newOwners().client) // of four shards
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	rdb.Set(t.Context(), s.keys.shards[1].fence, ahead, 0)
+	rdb.Set(t.Context(), s.keys.shards[2].fence, "999", 0) // as a text it is above
+	var reqs []AcquireRequest
+	var out []ReleaseRequest
+	for i := range 2 * s.perRun {
+		name := "lock:" + strconv.Itoa(i%(s.perRun+3)) // the last ones twice
+		reqs = append(reqs, AcquireRequest{Name: name, Owner: "me." + strconv.Itoa(i), Depth: 1, TTL: time.Minute})
+		out = append(out, ReleaseRequest{Name: name, Owner: "me." + strconv.Itoa(i), TTL: time.Minute})
+	}
+	last := map[string]int64{}
+	for range 3 {
+		held := map[string]bool{}
+		for i, r := range s.Acquire(t.Context(), reqs) {
+			name := reqs[i].Name
+			if held[name] {
+				if r.Answer != Busy {
+					t.Errorf("%s again: %+v, want busy", name, r)
+				}
+				continue
+			}
+			held[name] = true
+			k := s.keys.of(name)
+			if r.Answer != Held || r.Fence <= last[name] {
+				t.Errorf("%s: %+v, want a fence above %d", name, r, last[name])
+			}
+			if *k.fence == s.keys.shards[1].fence && r.Fence <= ahead {
+				t.Errorf("%s: fence %d, the counter was at %d", name, r.Fence, ahead)
+			}
+			if counter, err := rdb.Get(t.Context(), *k.fence).Int64(); err != nil || counter < r.Fence {
+				t.Errorf("%s: fence %d, and then the counter is %d (%v)", name, r.Fence, counter, err)
+			}
+			if got := rdb.HGet(t.Context(), k.lock, "@fence").Val(); got != strconv.FormatInt(r.Fence, 10) {
+				t.Errorf("%s: fence %d, in Redis it is %s", name, r.Fence, got)
+			}
+			last[name] = r.Fence
+		}
+		s.Release(t.Context(), out)
+	}
+}
