@@ -144,7 +144,7 @@ func Run(ctx context.Context, cfg Config, start Start) (Report, error) {
 	w.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.OffsetCommit}, Topic: Topic, Count: -1, Observe: true,
 		When: func(r kmsg.Request) bool {
-			w.oracle.accepted(r.(*kmsg.OffsetCommitRequest))
+			w.oracle.accept(r.(*kmsg.OffsetCommitRequest))
 			return true
 		},
 	})
@@ -341,8 +341,12 @@ func (w *world) join(ctx context.Context) {
 	go func() {
 		defer close(m.done)
 		err := w.start(ctx, Member{
-			Name:     m.name,
-			Client:   []kgo.Opt{kgo.SeedBrokers(w.cluster.ListenAddrs()...), kgo.MetadataMinAge(50 * time.Millisecond), kgo.FetchMaxWait(200 * time.Millisecond)},
+			Name: m.name,
+			Client: []kgo.Opt{
+				kgo.SeedBrokers(w.cluster.ListenAddrs()...),
+				kgo.MetadataMinAge(50 * time.Millisecond), kgo.FetchMaxWait(200 * time.Millisecond),
+				kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
+			},
 			Identify: identify,
 			Handler:  w.handler(m.name),
 			Revoked:  w.revoked,

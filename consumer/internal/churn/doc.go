@@ -9,7 +9,7 @@
 //     deliveries of a message, the first one is the effect);
 //   - effects of one key are in the order of their offsets;
 //   - no commit is above a record without an effect;
-//   - no commit takes a partition back: the member did not own it any more;
+//   - no commit takes a partition back from another member;
 //   - one member never has two handlers of one key at once;
 //   - at the end everything is committed.
 //

@@ -19,7 +19,7 @@ type oracle struct {
 	parts     map[int32]*progress // by partition
 	running   map[string]int      // handlers by member and key
 	delivered map[string]int      // deliveries by message
-	commits   map[int32]int64     // last accepted commit by partition
+	commits   map[int32]accepted  // last one by partition
 	said      map[string]struct{} // violations
 }
 
@@ -37,7 +37,7 @@ func newOracle(broken func(string)) *oracle {
 		parts:     make(map[int32]*progress),
 		running:   make(map[string]int),
 		delivered: make(map[string]int),
-		commits:   make(map[int32]int64),
+		commits:   make(map[int32]accepted),
 		said:      make(map[string]struct{}),
 	}
 }
@@ -114,18 +114,25 @@ func (o *oracle) commit(req *kmsg.OffsetCommitRequest) {
 	}
 }
 
-// accepted looks at a commit that the broker carries out. One that goes back is
-// of a member that did not own the partition any more: a new owner starts at the
-// last commit.
-func (o *oracle) accepted(req *kmsg.OffsetCommitRequest) {
+// accepted is a commit that the broker carried out.
+type accepted struct {
+	member string
+	offset int64
+}
+
+// accept looks at a commit that the broker carries out. A new owner starts at the
+// last commit. So if a member commits less than another one did, one of the two
+// did not own the partition any more. (Less than itself is fine: it got the
+// partition again, and a commit of before was late.)
+func (o *oracle) accept(req *kmsg.OffsetCommitRequest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, t := range req.Topics {
 		for _, p := range t.Partitions {
-			if last := o.commits[p.Partition]; p.Offset < last {
-				o.violation("%s takes partition %d back to offset %d from %d", req.MemberID, p.Partition, p.Offset, last)
+			if last := o.commits[p.Partition]; p.Offset < last.offset && req.MemberID != last.member {
+				o.violation("%s takes partition %d back to offset %d from %d of %s", req.MemberID, p.Partition, p.Offset, last.offset, last.member)
 			}
-			o.commits[p.Partition] = p.Offset
+			o.commits[p.Partition] = accepted{req.MemberID, p.Offset}
 		}
 	}
 }
