@@ -30,7 +30,8 @@
 //
 // There is no goroutine per lease and none at all between two renewals: a heap
 // orders the leases by the time of their next renewal, one timer waits for the
-// first of them, and what is due goes out in calls of up to a hundred leases,
-// at most [Config.Flights] of them at once per group. Leases that were granted
-// together are spread over the first period, so the server sees a trickle.
+// first of them, and what is due within a hundredth of the period goes out in calls
+// of up to a hundred leases, at most [Config.Flights] of them at once per group.
+// Leases that were granted together are spread over a quarter of the first period, so
+// the server sees a trickle.
 package watchdog
