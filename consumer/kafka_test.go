@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -237,4 +238,22 @@ func committed(c *kfake.Cluster, partition int32) int64 {
 func untilCommitted(t testing.TB, c *kfake.Cluster, want int64) {
 	t.Helper()
 	until(t, fmt.Sprintf("offset %d to be committed", want), func() bool { return committed(c, 0) == want })
+}
+
+// syncBuffer is a buffer for logs of several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }
