@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/onceward/onceward/bench/internal/drive"
 )
 
 // Processes that compete for a lock are this program, started again. A child has
@@ -89,12 +91,12 @@ func runAsChild() bool {
 // first time.
 func (o *order) follow(p *peer, held func()) ([]turn, error) {
 	first := sync.OnceFunc(held)
-	// What does not come back is cut off, as stuck: see stuckAfter.
+	// What does not come back is cut off, as stuck: see drive.StuckAfter.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	time.Sleep(time.Until(o.Start))
 	end := time.Now().Add(o.For)
-	giveUp := time.AfterFunc(o.For+stuckAfter, cancel)
+	giveUp := time.AfterFunc(o.For+drive.StuckAfter, cancel)
 	defer giveUp.Stop()
 
 	var (
@@ -187,7 +189,7 @@ func startChildren(ctx context.Context, n int, peer, url string) (children []*ch
 // stop ends the child, if need be by force: all was measured already.
 func (c *child) stop() {
 	_ = c.in.Close()
-	kill := time.AfterFunc(stuckAfter, func() { _ = c.cmd.Process.Kill() })
+	kill := time.AfterFunc(drive.StuckAfter, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()
 	_ = c.cmd.Wait()
 }

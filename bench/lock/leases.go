@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/bench/internal/compare"
+	"github.com/onceward/onceward/bench/internal/drive"
 	"github.com/onceward/onceward/reentrant"
 	"github.com/redis/go-redis/v9"
 )
@@ -42,7 +43,7 @@ func leases(ctx context.Context, b *bench) error {
 
 	// Two renewals of each, and some time for those that are late.
 	length := b.leaseTTL*2/3 + b.leaseTTL/30
-	before, started := usedCPU(), time.Now()
+	before, started := drive.UsedCPU(), time.Now()
 	redisBefore, err := b.redisCPU(ctx)
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func leases(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	used, took := usedCPU()-before, time.Since(started)
+	used, took := drive.UsedCPU()-before, time.Since(started)
 	redisAfter, err := b.redisCPU(ctx)
 	if err != nil {
 		return err

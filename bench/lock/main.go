@@ -1,53 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"regexp"
-	"runtime"
-	"runtime/pprof"
-	"syscall"
 	"time"
 
 	"github.com/onceward/onceward/bench/internal/compare"
+	"github.com/onceward/onceward/bench/internal/program"
 	"github.com/onceward/onceward/internal/devstack"
 	"github.com/redis/go-redis/v9"
 )
 
 func main() {
-	if runAsChild() {
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "lock:", err)
-		}
-		os.Exit(1)
+	if !runAsChild() {
+		program.Main("lock", run)
 	}
 }
 
-// A scenario is one part of the program, with the targets that belong to it.
-type scenario struct {
-	name  string
-	about string
-	run   func(ctx context.Context, b *bench) error
-}
-
-var scenarios = []scenario{
-	{"calls", "one lock, nobody waits, one call after the other", calls},
-	{"commands", "what a cycle makes Redis do", commands},
-	{"batch", "64 locks at once", batch},
-	{"handover", "from the release in one process to the acquire in another that waits", handover},
-	{"waiters", "16 callers in 4 processes want one lock for 1 ms each", waiters},
-	{"leases", "many leases held at once", leases},
-	{"shards", "one of two servers does not answer any more", shards},
+var parts = []program.Part[*bench]{
+	{Name: "calls", About: "one lock, nobody waits, one call after the other", Run: calls},
+	{Name: "commands", About: "what a cycle makes Redis do", Run: commands},
+	{Name: "batch", About: "64 locks at once", Run: batch},
+	{Name: "handover", About: "from the release in one process to the acquire in another that waits", Run: handover},
+	{Name: "waiters", About: "16 callers in 4 processes want one lock for 1 ms each", Run: waiters},
+	{Name: "leases", About: "many leases held at once", Run: leases},
+	{Name: "shards", About: "one of two servers does not answer any more", Run: shards},
 }
 
 // A size says how much is measured.
@@ -79,7 +59,7 @@ var (
 // few is the number of rounds of what takes long.
 func (s size) few() int { return max(1, s.rounds/3) }
 
-// A bench is what scenarios work with.
+// A bench is what parts work with.
 type bench struct {
 	*compare.Report
 	size
@@ -89,42 +69,24 @@ type bench struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	flags := flag.NewFlagSet("lock", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	var (
-		isQuick = flags.Bool("quick", false, "measure everything, but for a short time and with few leases")
-		rounds  = flags.Int("rounds", 0, "rounds of each comparison (default 15, with -quick 3; a third of it for what takes long)")
-		only    = flags.String("run", "", "run only the scenarios whose names match this regular expression")
-		asJSON  = flags.Bool("json", false, "print one JSON object per line")
-		cpu     = flags.String("cpuprofile", "", "write a CPU profile to this file")
-		mem     = flags.String("memprofile", "", "write a profile of all allocations to this file")
-	)
+	flags := program.NewFlags("lock", parts, stderr)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 || *rounds < 0 {
-		return fmt.Errorf("arguments are %q, must be flags only, with -rounds above 0", args)
+	s := full
+	if flags.Quick {
+		s = quick
 	}
-	wanted, err := regexp.Compile(*only)
-	if err != nil {
-		return fmt.Errorf("-run: %w", err)
-	}
-	s, prefix := full, ""
-	if *isQuick {
-		s, prefix = quick, "quick:"
-	}
-	if *rounds > 0 {
-		s.rounds = *rounds
-	}
-	stopProfiles, err := profile(*cpu, *mem)
+	s.rounds = cmp.Or(flags.Rounds, s.rounds)
+	stopProfiles, err := flags.Profile()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
-	return measure(ctx, s, compare.NewReport(stdout, *asJSON, prefix), stderr, func(name string) bool { return wanted.MatchString(name) })
+	return measure(ctx, s, flags.Report(stdout), stderr, flags.Wanted)
 }
 
-// measure runs the wanted scenarios on a Redis of their own.
+// measure runs the wanted parts on a Redis of their own.
 func measure(ctx context.Context, s size, report *compare.Report, progress io.Writer, wanted func(name string) bool) (err error) {
 	b := &bench{Report: report, size: s}
 	url, _, stop, err := startRedis(ctx, progress)
@@ -136,27 +98,7 @@ func measure(ctx context.Context, s size, report *compare.Report, progress io.Wr
 	b.admin = redis.NewClient(clientOptions(url))
 	defer b.admin.Close()
 
-	ran := 0
-	for _, sc := range scenarios {
-		if !wanted(sc.name) {
-			continue
-		}
-		ran++
-		b.Title(sc.name, sc.about)
-		if err := b.admin.FlushAll(ctx).Err(); err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := sc.run(ctx, b); err != nil {
-			return fmt.Errorf("%s: %w", sc.name, err)
-		}
-		b.Note("(took %v)", time.Since(start).Round(100*time.Millisecond))
-	}
-	if ran == 0 {
-		return errors.New("no scenario has a name that matches -run")
-	}
-	b.Title("done", fmt.Sprintf("%d targets short", b.Short()))
-	return nil
+	return program.Run(ctx, report, parts, wanted, b, func(ctx context.Context) error { return b.admin.FlushAll(ctx).Err() })
 }
 
 // startRedis starts a server that nobody else uses.
@@ -170,36 +112,4 @@ func startRedis(ctx context.Context, progress io.Writer) (url string, pid int, s
 	}
 	part := stack.Parts[devstack.Redis]
 	return part.URL, part.PID, stack.Close, nil
-}
-
-// profile starts the profiles that are wanted.
-func profile(cpu, mem string) (stop func() error, err error) {
-	var files []*os.File
-	create := func(name string) (f *os.File) {
-		if name != "" && err == nil {
-			if f, err = os.Create(name); err == nil {
-				files = append(files, f)
-			}
-		}
-		return f
-	}
-	cpuFile, memFile := create(cpu), create(mem)
-	if err == nil && cpuFile != nil {
-		err = pprof.StartCPUProfile(cpuFile)
-	}
-	if memFile != nil {
-		runtime.MemProfileRate = 4096
-	}
-	return func() (err error) {
-		if cpuFile != nil {
-			pprof.StopCPUProfile()
-		}
-		if memFile != nil {
-			err = pprof.Lookup("allocs").WriteTo(memFile, 0)
-		}
-		for _, f := range files {
-			err = errors.Join(err, f.Close())
-		}
-		return err
-	}, err
 }

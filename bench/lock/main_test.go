@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// smoke is just enough for each scenario to do all that it does.
+// smoke is just enough for each part to do all that it does.
 var smoke = size{
 	rounds: 1, window: 20 * time.Millisecond, cycles: 20,
 	trials: 1, contend: 50 * time.Millisecond,
@@ -29,17 +29,17 @@ var smoke = size{
 
 var targetLine = regexp.MustCompile(`^target lock/[a-z]+/\S+ -?[0-9.]+ (>=|<=) [0-9.]+ (ok|short)$`)
 
-// Every scenario runs through and prints its targets. How fast anything is depends on
+// Every part runs through and prints its targets. How fast anything is depends on
 // the machine, so no number is looked at.
-func TestScenarios(t *testing.T) {
+func TestParts(t *testing.T) {
 	targets := map[string]int{"calls": 4, "commands": 2, "batch": 6, "handover": 2, "waiters": 2, "leases": 5, "shards": 3}
-	if len(targets) != len(scenarios) {
-		t.Errorf("%d scenarios, want %d", len(scenarios), len(targets))
+	if len(targets) != len(parts) {
+		t.Errorf("%d parts, want %d", len(parts), len(targets))
 	}
-	for _, sc := range scenarios {
-		t.Run(sc.name, func(t *testing.T) {
+	for _, p := range parts {
+		t.Run(p.Name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := measure(t.Context(), smoke, compare.NewReport(&out, false, ""), t.Output(), func(name string) bool { return name == sc.name })
+			err := measure(t.Context(), smoke, compare.NewReport(&out, false, ""), t.Output(), func(name string) bool { return name == p.Name })
 			if errors.Is(err, devstack.ErrMissing) && os.Getenv("ONCEWARD_REQUIRE") != "1" {
 				t.Skip(err)
 			}
@@ -56,8 +56,8 @@ func TestScenarios(t *testing.T) {
 					t.Errorf("line %q does not look like a target", line)
 				}
 			}
-			if lines != targets[sc.name] {
-				t.Errorf("%d targets, want %d, in\n%s", lines, targets[sc.name], &out)
+			if lines != targets[p.Name] {
+				t.Errorf("%d targets, want %d, in\n%s", lines, targets[p.Name], &out)
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// What the waiters scenario says of the turns of all callers.
+// What the part waiters says of the turns of all callers.
 func TestJudge(t *testing.T) {
 	at := func(ms int64) int64 { return ms * 1e6 }
 	turns := []turn{
