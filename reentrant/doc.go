@@ -49,8 +49,9 @@
 // Acquire waits in a queue that all processes share. Each process has one seat in
 // it per lock, renewed about once a second; inside a process callers wait in the order
 // of their calls. Release hands the lock to the oldest seat in the same script, for
-// 3 s at most, and tells that process, which asks and so gets the lock in full. If
-// the news is lost the next question finds out; if the process is dead, the next
+// 3 s at most, and tells that process, which holds it from then on and makes it last in
+// full by a renewal within a second. Old news is told from new by its fence. If the
+// news is lost the next question finds out; if the process is dead, the next
 // one is served when the handover has ended. A lock that ends by its TTL goes to the
 // oldest seat at its next question. Nobody jumps the queue.
 //

@@ -12,7 +12,7 @@ import (
 //	PREFIX:{SHARD}:wait:NAME  hash    owner -> seat (scripts/queue.lua); lives as long as its longest seat
 //	PREFIX:{SHARD}:fence      string  last fence given in the shard; stays (at most Config.Shards of them)
 //	PREFIX:meta               hash    what all processes must agree about; stays
-//	PREFIX:wake:CLIENT        channel "OWNER LOCK", to the client of that owner
+//	PREFIX:wake:CLIENT        channel "OWNER FENCE LOCK", to the client of that owner
 type keyspace struct {
 	prefix string
 	wake   string // begins the channels of waiting processes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -106,7 +107,9 @@ func (s *RedisStore) Listen(ctx context.Context, client string, woken func(Hando
 }
 
 func (s *RedisStore) decodeHandover(payload string) (h Handover, ok bool) {
-	owner, lock, _ := strings.Cut(payload, " ")
+	owner, rest, _ := strings.Cut(payload, " ")
+	fence, lock, _ := strings.Cut(rest, " ")
+	n, err := strconv.ParseInt(fence, 10, 64)
 	name, ok := s.keys.nameOf(lock)
-	return Handover{Name: name, Owner: owner}, ok
+	return Handover{Name: name, Owner: owner, Fence: n}, ok && err == nil
 }

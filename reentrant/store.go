@@ -26,7 +26,7 @@ type Store interface {
 	// Listen calls woken for each lock that is handed to an owner of this client:
 	// one whose name begins with client and a dot. It returns when that is so, and
 	// goes on until stop is called, which waits for the last call of woken. Such
-	// news may be lost, or late.
+	// news may be lost, or late: see [AcquireReply].
 	Listen(ctx context.Context, client string, woken func(Handover)) (stop func(), err error)
 
 	// Group names the failure domain of a lock. Locks of one group share round
@@ -52,9 +52,14 @@ type AcquireRequest struct {
 // An AcquireReply answers an [AcquireRequest].
 type AcquireReply struct {
 	Answer Answer
-	Fence  int64         // if Held
 	Left   time.Duration // if Busy: of the lease in the way, 0 if not known
 	Err    error         // if Unknown
+
+	// Fence is that of the grant, if Held. If Busy, and the owner has a seat, every grant
+	// of this lock so far has this fence or a lower one, and every later one a higher: so
+	// news can be told from old news. 0 if that is not known: then news is a reason to
+	// ask, and no more.
+	Fence int64
 }
 
 // A RenewRequest asks to renew one grant of a lock.
@@ -85,6 +90,7 @@ type HoldReply struct {
 type Handover struct {
 	Name  string
 	Owner string
+	Fence int64
 }
 
 // HandoverTTL is the longest time for which a store may hand a lock to an owner

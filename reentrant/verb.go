@@ -93,13 +93,13 @@ func (s *RedisStore) acquireVerb() verb[AcquireRequest, AcquireReply] {
 			}
 			return args
 		},
-		numbers: 2,
+		numbers: 3,
 		decode: func(ns []int64) (AcquireReply, error) {
-			switch answer, value := ns[0], ns[1]; {
-			case answer == 1 && value > 0:
-				return AcquireReply{Answer: Held, Fence: value}, nil
-			case answer == 0 && value >= 0:
-				return AcquireReply{Answer: Busy, Left: time.Duration(value) * time.Millisecond}, nil
+			switch answer, fence, left := ns[0], ns[1], ns[2]; {
+			case answer == 1 && fence > 0:
+				return AcquireReply{Answer: Held, Fence: fence}, nil
+			case answer == 0 && fence >= 0 && left >= 0:
+				return AcquireReply{Answer: Busy, Fence: fence, Left: time.Duration(left) * time.Millisecond}, nil
 			case answer == -1:
 				return AcquireReply{Answer: Gone}, nil
 			}

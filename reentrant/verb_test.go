@@ -169,7 +169,7 @@ func TestGrant_CounterAheadOfClock(t *testing.T) {
 func TestDecode_UnexpectedNumbers(t *testing.T) {
 	rdb := devtest.Redis(t)
 	s := newStore(t, rdb, "odd-numbers-"+newOwners().client)
-	for _, ns := range [][]int64{{1, 0}, {0, -1}, {2, 5}, {failed, 0}} {
+	for _, ns := range [][]int64{{1, 0, 0}, {0, -1, 0}, {0, 0, -1}, {2, 5, 0}, {failed, 0, 0}} {
 		if r, err := s.acquire.decode(ns); err == nil || r != (AcquireReply{}) {
 			t.Errorf("acquire %d: %+v, %v", ns, r, err)
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/onceward/onceward/watchdog"
 )
 
 // A line is the queue for one lock inside this process: at its head one caller that
@@ -16,8 +18,8 @@ import (
 type line struct {
 	behind []chan struct{} // closed when it is their turn; in the order of the calls
 
-	owner string        // of the head
-	given chan struct{} // of size 1: news that the store has handed it the lock
+	owner string     // of the head
+	given chan int64 // of size 1: the fence of the latest grant, when the store has handed it the lock
 }
 
 // wait takes a lock that ctx does not carry, waiting while it is busy.
@@ -88,10 +90,8 @@ func (l *Locker) gaveUp(ctx context.Context, busy *BusyError) error {
 }
 
 // seated asks the store for a lock until it is granted, as the head of the line. It
-// keeps a seat, which each question renews. News that the lock was handed to it
-// makes it ask at once, and no more than that: the news may be old, and the lock
-// somebody else's by now. Should it be lost, the next question finds out. It ends
-// with asking.
+// keeps a seat, which each question renews, and is told when the lock is handed to it;
+// should that news be lost, the next question finds out. It ends with asking.
 func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptions) (lease *Lease, err error) {
 	h := l.newHold(ctx, name, l.ttl(o))
 	defer func() {
@@ -99,7 +99,7 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 			h.cancel(err)
 		}
 	}()
-	given := make(chan struct{}, 1)
+	given := make(chan int64, 1)
 	l.mu.Lock()
 	ln := l.lines[name]
 	ln.owner, ln.given = h.owner, given
@@ -157,8 +157,11 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 		select {
 		case <-timer.C:
 			continue
-		case <-given:
+		case fence := <-given:
 			timer.Stop()
+			if r.Answer == Busy && l.take(ctx, h, o, sent, r.Fence, fence) {
+				return &h.outer, nil
+			}
 			continue
 		case <-asking.Done():
 		case <-l.life.Done():
@@ -169,15 +172,35 @@ func (l *Locker) seated(ctx, asking context.Context, name string, o acquireOptio
 	}
 }
 
+// take makes h the holder of the lock that was handed to it with that fence. Its latest
+// question was sent at that time, and answered with busy when the last fence was
+// another.
+//
+// A grant with a higher fence came after that answer, so from then on it lasts as long as
+// a handover at least: trust begins when the question was sent. A lower one is old news,
+// and that grant is over: else the answer had not been busy. In doubt h asks again.
+func (l *Locker) take(ctx context.Context, h *hold, o acquireOptions, sent time.Time, last, fence int64) bool {
+	if last == 0 || fence <= last || o.fixed > HandoverTTL || ctx.Err() != nil {
+		return false
+	}
+	h.fence = fence
+	if h.lease.Grant(watchdog.Terms{Sent: sent, For: HandoverTTL, Fixed: o.fixed > 0, MaxHold: l.cfg.MaxHold}) {
+		return true
+	}
+	h.lease.Init(l.dog, l.store.Group(h.name), h.lease.TTL(), h)
+	return false
+}
+
 // handed tells the head of a line that the lock is its own now.
 func (l *Locker) handed(g Handover) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ln := l.lines[g.Name]; ln != nil && ln.owner == g.Owner {
 		select {
-		case ln.given <- struct{}{}:
-		default: // told twice
+		case <-ln.given: // older news
+		default:
 		}
+		ln.given <- g.Fence
 	}
 }
 

@@ -92,6 +92,11 @@ func (l *Lease) TTL() time.Duration { return l.ttl }
 type Terms struct {
 	// Sent is the moment before the request was sent that was granted.
 	Sent time.Time
+	// For is how long the server keeps the lease until its first renewal, when that is
+	// less than its TTL.
+	//
+	// Defaults to the TTL of the lease.
+	For time.Duration
 	// Fixed is true for a lease that is not to be renewed.
 	Fixed bool
 	// MaxHold ends the lease at that time after Sent, however often it was

@@ -90,7 +90,11 @@ func (w *Watchdog) grant(l *Lease, t Terms) bool {
 	if t.MaxHold > 0 {
 		l.last = sent + t.MaxHold
 	}
-	trust := sent + l.ttl - Margin(l.ttl)
+	length := l.ttl
+	if t.For > 0 {
+		length = min(length, t.For)
+	}
+	trust := sent + length - Margin(length)
 	if l.state != fresh || w.closed || trust <= w.now() {
 		l.state = ended
 		return false
@@ -99,7 +103,7 @@ func (w *Watchdog) grant(l *Lease, t Terms) bool {
 	w.queues[end].put(l, l.capped(trust))
 	if !t.Fixed {
 		// What was granted together is spread over a quarter of the first period.
-		period := l.ttl / 3
+		period := length / 3
 		w.queues[due].put(l, sent+period-time.Duration(rand.Int64N(int64(period/4)+1)))
 	}
 	w.wake()

@@ -109,6 +109,7 @@ func TestLease_LostWhenTrustEnds(t *testing.T) {
 		{"no answer", always(watchdog.Unknown), watchdog.Terms{}, watchdog.Unreachable, trust},
 		{"hangs", hang, watchdog.Terms{}, watchdog.Unreachable, trust},
 		{"panics", panics, watchdog.Terms{}, watchdog.Unreachable, trust},
+		{"shorter grant", always(watchdog.Unknown), watchdog.Terms{For: ttl / 3}, watchdog.Unreachable, ttl/3 - watchdog.Margin(ttl/3)},
 		{"fixed", always(watchdog.Held), watchdog.Terms{Fixed: true}, watchdog.Expired, trust},
 		{"maximum hold", always(watchdog.Held), watchdog.Terms{MaxHold: 5 * ttl}, watchdog.TooLong, 5 * ttl},
 	}

@@ -392,6 +392,29 @@ var brokenStores = []struct {
 			return do(client, func(h reentrant.Handover) { woken(reentrant.Handover{Name: h.Name, Owner: client}) })
 		}
 	}},
+	{"brings news of another grant", []string{"brings news"}, func(f *faulty) {
+		f.listen = func(client string, woken func(reentrant.Handover), do func(string, func(reentrant.Handover)) (func(), error)) (func(), error) {
+			return do(client, func(h reentrant.Handover) { h.Fence--; woken(h) })
+		}
+	}},
+	{"names a fence that was passed", []string{"tells old news from new"}, func(f *faulty) {
+		f.acquire = func(req reentrant.AcquireRequest) reentrant.AcquireReply {
+			r := f.doAcquire(req)
+			if r.Answer == busy {
+				r.Fence = 1
+			}
+			return r
+		}
+	}},
+	{"names a fence too high", []string{"tells old news from new"}, func(f *faulty) {
+		f.acquire = func(req reentrant.AcquireRequest) reentrant.AcquireReply {
+			r := f.doAcquire(req)
+			if r.Answer == busy {
+				r.Fence += ahead
+			}
+			return r
+		}
+	}},
 	{"brings news to everybody", []string{"brings news to whom it concerns"}, func(f *faulty) {
 		var all []func(reentrant.Handover)
 		f.listen = func(client string, woken func(reentrant.Handover), do func(string, func(reentrant.Handover)) (func(), error)) (func(), error) {

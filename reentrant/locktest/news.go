@@ -63,7 +63,7 @@ func (p *probe) next(news chan reentrant.Handover, name string) (h reentrant.Han
 
 var newsChecks = []check{
 	{
-		"brings news", "Listen tells a client which lock was handed to which of its owners.",
+		"brings news", "Listen tells a client which lock was handed to which of its owners, and the fence of that grant.",
 		func(p *probe) {
 			bob := p.owner("bob")
 			news, _ := p.collect(p.client)
@@ -73,10 +73,36 @@ var newsChecks = []check{
 					if h.Owner != bob {
 						p.failf("news for owner %q, want %q", h.Owner, bob)
 					}
+					if fence := p.take(name, bob); h.Fence != fence {
+						p.failf("news of fence %d, the owner holds the lock with fence %d", h.Fence, fence)
+					}
 					return
 				}
 			}
 			p.failf("no news of %d hand-overs", newsTries)
+		},
+	},
+	{
+		"tells old news from new", "If busy names a fence to an owner that takes or has a seat, no grant so far has passed it, and every later one does.",
+		func(p *probe) {
+			ann, bob := p.owner("ann"), p.owner("bob")
+			for range 3 {
+				name := p.name()
+				last := p.take(name, ann)
+				for range 2 {
+					named := p.seat(name, bob, long).Fence
+					if named == 0 {
+						return // nothing is promised
+					}
+					if named < last {
+						p.failf("busy names fence %d, the holder has %d", named, last)
+					}
+					p.release(held, name, ann, 0) // to bob
+					last = p.take(name, bob)
+					p.above(last, named)
+					ann, bob = bob, ann
+				}
+			}
 		},
 	},
 	{

@@ -15,8 +15,8 @@ local function now()
   return clock
 end
 
--- grant gives a free lock to an owner and returns the fence of the grant, which is at
--- least hint. Time makes the fence grow though the counter was lost in a failover; the
+-- grant gives a free lock to an owner and returns the fence of the grant, also as text;
+-- it is at least hint. Time makes the fence grow though the counter was lost in a failover; the
 -- counter makes it grow though the clock stands still or went back.
 local function grant(lock, fence, owner, ttl, hint)
   local f = now()
@@ -35,5 +35,5 @@ local function grant(lock, fence, owner, ttl, hint)
     call('DEL', lock)
     error(type(lasts) == 'table' and lasts.err or 'no ttl')
   end
-  return f
+  return f, text
 end
