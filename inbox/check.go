@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -88,11 +89,11 @@ type columnRow struct {
 // db may use it. Else it returns a [*SchemaError]; another error says that the
 // database could not be asked. It changes nothing and needs no right to.
 func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
-	var o checkOptions
+	o := names{table: DefaultTable}
 	for _, opt := range opts {
 		opt.check(&o)
 	}
-	if err := checkSchema(o.schema); err != nil {
+	if err := errors.Join(o.validate()...); err != nil {
 		return fmt.Errorf("inbox: check: %w", err)
 	}
 	ms, err := migrations()
@@ -101,7 +102,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 	}
 	var names array
 	for _, t := range tables {
-		names.text(inSchema(o.schema, "{"+t.name+"}"))
+		names.text(o.in("{"+t.name+"}"))
 	}
 	var rows []columnRow
 	if err := db.SelectContext(ctx, &rows, checkSQL, names.String()); err != nil {
@@ -111,7 +112,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 	var versions []int
 	var grants []string
 	for _, t := range tables {
-		name := inSchema(o.schema, "{"+t.name+"}")
+		name := o.in("{"+t.name+"}")
 		of := slices.DeleteFunc(slices.Clone(rows), func(r columnRow) bool { return r.Name != name })
 		missing, grant := t.compare(name, of)
 		e.Missing = append(e.Missing, missing...)
@@ -129,7 +130,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 		e.DDL = `SET search_path TO "` + o.schema + "\";\n"
 	}
 	for _, v := range versions {
-		e.DDL += ms[v-1].up
+		e.DDL += o.migration(ms[v-1].up)
 	}
 	for _, grant := range grants {
 		e.DDL += grant + ";\n"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -43,6 +42,13 @@ type Config struct {
 	//
 	// Defaults to the search path of the connection.
 	Schema string
+
+	// Table is the name of the main table, and the beginning of the names of the
+	// others, such as inbox_fence. It must be lower case letters, digits and "_", and
+	// no reserved word.
+	//
+	// Defaults to [DefaultTable]. At most 40 bytes.
+	Table string
 
 	// MaxHold is how long a transaction may stand idle between two statements
 	// before the server ends it (idle_in_transaction_session_timeout). It is what
@@ -89,6 +95,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	c.Table = cmp.Or(c.Table, DefaultTable)
 	c.MaxHold = cmp.Or(c.MaxHold, DefaultMaxHold)
 	c.LockTimeout = cmp.Or(c.LockTimeout, min(DefaultLockTimeout, c.MaxHold))
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, DefaultCommitTimeout)
@@ -116,9 +123,7 @@ func (c Config) validate() error {
 			add("%s is %q, must be UTF-8 without NUL", f.name, f.value)
 		}
 	}
-	if err := checkSchema(c.Schema); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.names().validate()...)
 	if c.MaxHold < time.Second || c.MaxHold > 24*time.Hour {
 		add("MaxHold is %v, must be from 1s to 24h", c.MaxHold)
 	}
@@ -134,20 +139,4 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
-
-func checkSchema(name string) error {
-	if name == "" || schemaName.MatchString(name) && !strings.HasPrefix(name, "pg_") {
-		return nil
-	}
-	return fmt.Errorf("Schema is %q, must be empty or 1 to 63 lower case letters, digits and \"_\", not starting with a digit or \"pg_\"", name)
-}
-
-// inSchema puts the names of the tables, written {name} in the statements of
-// this package, into the schema.
-func inSchema(schema, statement string) string {
-	if schema != "" {
-		schema = `"` + schema + `".`
-	}
-	return strings.NewReplacer("{", schema, "}", "").Replace(statement)
-}
+func (c Config) names() names { return names{c.Schema, c.Table} }

@@ -21,6 +21,9 @@ func TestNew_Validate(t *testing.T) {
 		{"schema quoted", "Schema is \"a\\\"b\", must be", func(c *Config) { c.Schema = `a"b` }},
 		{"schema upper case", "Schema is \"Inbox\", must be", func(c *Config) { c.Schema = "Inbox" }},
 		{"schema of the server", "Schema is \"pg_inbox\", must be", func(c *Config) { c.Schema = "pg_inbox" }},
+		{"table upper case", "Table is \"Box\", must be", func(c *Config) { c.Table = "Box" }},
+		{"table of the server", "Table is \"pg_box\", must be", func(c *Config) { c.Table = "pg_box" }},
+		{"table long", "must be 1 to 40", func(c *Config) { c.Table = strings.Repeat("x", 41) }},
 		{"schema long", "must be empty or 1 to 63", func(c *Config) { c.Schema = strings.Repeat("x", 64) }},
 		{"short hold", "MaxHold is 999ms, must be from 1s to 24h", func(c *Config) { c.MaxHold = 999 * time.Millisecond; c.LockTimeout = time.Millisecond }},
 		{"long hold", "MaxHold is 24h0m1s, must be from 1s to 24h", func(c *Config) { c.MaxHold = 24*time.Hour + time.Second }},
@@ -64,11 +67,11 @@ func TestNew_LeavesTheCallersConfigAlone(t *testing.T) {
 	}
 }
 
-func TestInSchema(t *testing.T) {
-	if got := inSchema("", "FROM {inbox} JOIN {inbox_scope}"); got != "FROM inbox JOIN inbox_scope" {
+func TestNames_In(t *testing.T) {
+	if got := (names{"", "inbox"}).in("FROM {inbox} JOIN {inbox_scope}"); got != "FROM inbox JOIN inbox_scope" {
 		t.Errorf("in the search path = %s", got)
 	}
-	if got := inSchema("s", "FROM {inbox}"); got != `FROM "s".inbox` {
+	if got := (names{"s", "box"}).in("FROM {inbox} JOIN {inbox_scope}"); got != `FROM "s".box JOIN "s".box_scope` {
 		t.Errorf("in a schema = %s", got)
 	}
 }

@@ -37,7 +37,7 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	in := func(s string) string { return inSchema(cfg.Schema, s) }
+	in := cfg.names().in
 	return &Inbox{
 		db:  db,
 		cfg: cfg,

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -68,30 +69,36 @@ func migrations() ([]migration, error) {
 type MigrateOption interface{ migrate(*migrateOptions) }
 
 // A CheckOption is an option of [Check].
-type CheckOption interface{ check(*checkOptions) }
+type CheckOption interface{ check(*names) }
 
-// A SchemaOption is an option of both.
-type SchemaOption interface {
+// A NameOption is an option of both.
+type NameOption interface {
 	MigrateOption
 	CheckOption
 }
 
 type migrateOptions struct {
-	schema string
-	to     int // -1: the newest
+	names
+	to int // -1: the newest
 }
-
-type checkOptions struct{ schema string }
 
 // InSchema is the option of [Migrate] and [Check] for tables in a schema of their
 // own, overriding the default of the search path. Migrate makes the schema if it
 // is missing. The name is that of [Config.Schema].
-func InSchema(name string) SchemaOption { return inSchemaOption(name) }
+func InSchema(name string) NameOption {
+	return nameOption(func(n *names) { n.schema = name })
+}
 
-type inSchemaOption string
+// WithTable is the option of [Migrate] and [Check] for tables with another name than
+// [DefaultTable]. The name is that of [Config.Table].
+func WithTable(name string) NameOption {
+	return nameOption(func(n *names) { n.table = cmp.Or(name, DefaultTable) })
+}
 
-func (o inSchemaOption) migrate(m *migrateOptions) { m.schema = string(o) }
-func (o inSchemaOption) check(c *checkOptions)     { c.schema = string(o) }
+type nameOption func(*names)
+
+func (o nameOption) migrate(m *migrateOptions) { o(&m.names) }
+func (o nameOption) check(n *names)            { o(n) }
 
 // To is the option of [Migrate] for a version other than the newest. A version
 // below that of the database goes back, which drops what is stored; 0 removes
@@ -126,7 +133,7 @@ CREATE TABLE IF NOT EXISTS {inbox_migration} (
 //
 // A database that is newer than this package is left alone.
 func Migrate(ctx context.Context, db *sqlx.DB, opts ...MigrateOption) (err error) {
-	o := migrateOptions{to: -1}
+	o := migrateOptions{names{table: DefaultTable}, -1}
 	for _, opt := range opts {
 		opt.migrate(&o)
 	}
@@ -134,7 +141,7 @@ func Migrate(ctx context.Context, db *sqlx.DB, opts ...MigrateOption) (err error
 	if err != nil {
 		return fmt.Errorf("inbox: migrate: %w", err)
 	}
-	if err := errors.Join(checkSchema(o.schema), checkVersion(o.to, len(ms))); err != nil {
+	if err := errors.Join(append(o.validate(), checkVersion(o.to, len(ms)))...); err != nil {
 		return fmt.Errorf("inbox: migrate: %w", err)
 	}
 	// READ COMMITTED by name: a snapshot from before the wait for the lock would not
@@ -171,12 +178,11 @@ func migrateTx(ctx context.Context, tx *sqlx.Tx, o migrateOptions, ms []migratio
 			return err
 		}
 	}
-	in := func(s string) string { return inSchema(o.schema, s) }
-	if _, err := tx.ExecContext(ctx, in(migrationTableSQL)); err != nil {
+	if _, err := tx.ExecContext(ctx, o.in(migrationTableSQL)); err != nil {
 		return fmt.Errorf("create inbox_migration: %w", err)
 	}
 	var now int
-	if err := tx.GetContext(ctx, &now, in(migratedSQL)); err != nil {
+	if err := tx.GetContext(ctx, &now, o.in(migratedSQL)); err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
 	to := o.to
@@ -188,24 +194,24 @@ func migrateTx(ctx context.Context, tx *sqlx.Tx, o migrateOptions, ms []migratio
 	}
 	for ; now < to; now++ {
 		m := ms[now]
-		if _, err := tx.ExecContext(ctx, m.up); err != nil {
+		if _, err := tx.ExecContext(ctx, o.migration(m.up)); err != nil {
 			return fmt.Errorf("version %d (%s): %w", m.version, m.name, err)
 		}
-		if _, err := tx.ExecContext(ctx, in(noteMigrationSQL), m.version, m.name); err != nil {
+		if _, err := tx.ExecContext(ctx, o.in(noteMigrationSQL), m.version, m.name); err != nil {
 			return fmt.Errorf("version %d (%s): %w", m.version, m.name, err)
 		}
 	}
 	for ; now > to; now-- {
 		m := ms[now-1]
-		if _, err := tx.ExecContext(ctx, m.down); err != nil {
+		if _, err := tx.ExecContext(ctx, o.migration(m.down)); err != nil {
 			return fmt.Errorf("back from version %d (%s): %w", m.version, m.name, err)
 		}
-		if _, err := tx.ExecContext(ctx, in(forgetMigrationSQL), m.version); err != nil {
+		if _, err := tx.ExecContext(ctx, o.in(forgetMigrationSQL), m.version); err != nil {
 			return fmt.Errorf("back from version %d (%s): %w", m.version, m.name, err)
 		}
 	}
 	if to == 0 {
-		if _, err := tx.ExecContext(ctx, in(dropMigrationsSQL)); err != nil {
+		if _, err := tx.ExecContext(ctx, o.in(dropMigrationsSQL)); err != nil {
 			return fmt.Errorf("drop inbox_migration: %w", err)
 		}
 	}

@@ -170,6 +170,41 @@ func TestMigrate_InSchema(t *testing.T) {
 	}
 }
 
+// Two inboxes in one schema have nothing in common, and the names of all that is made
+// follow that of the table.
+func TestMigrate_WithTable(t *testing.T) {
+	db := open(t)
+	nothing := func(context.Context, *sqlx.Tx) error { return nil }
+	for _, name := range []string{"", "orders_inbox", "box"} {
+		if err := Check(t.Context(), db, WithTable(name)); err == nil {
+			t.Errorf("Check finds tables with the name %q that are not there", name)
+		}
+		for range 2 {
+			must(t, Migrate(t.Context(), db, WithTable(name)))
+		}
+		must(t, Check(t.Context(), db, WithTable(name)))
+		b := newBox(t, db, Config{Table: name})
+		m := Message{ID: "a", Fences: []Fence{{"x", 1}}}
+		wantOutcome(t, b.Apply(t.Context(), m, nothing), Applied)
+		wantOutcome(t, b.Apply(t.Context(), m, nothing), Duplicate)
+	}
+	before := len(relations(t, db))
+	must(t, Migrate(t.Context(), db, WithTable("box"), To(0)))
+	after := relations(t, db)
+	if len(after)*3 != before*2 {
+		t.Errorf("%d of %d relations are left, want two thirds", len(after), before)
+	}
+	for _, name := range after {
+		if strings.HasPrefix(name, "box") {
+			t.Errorf("relation %s is left", name)
+		}
+	}
+	must(t, Check(t.Context(), db, WithTable("orders_inbox")))
+	if err := Migrate(t.Context(), db, WithTable("a b")); err == nil || !strings.Contains(err.Error(), `Table is "a b"`) {
+		t.Errorf("error of Migrate = %v", err)
+	}
+}
+
 // What other tools run is the same.
 func TestMigrations_ByHand(t *testing.T) {
 	db := open(t)

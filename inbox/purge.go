@@ -109,7 +109,7 @@ func (b *Inbox) Purge(ctx context.Context, cfg PurgeConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	p := purger{b: b, cfg: cfg.withDefaults(), statement: inSchema(b.cfg.Schema, purgeSQL), size: firstRound, from: beginning}
+	p := purger{b: b, cfg: cfg.withDefaults(), statement: b.cfg.names().in(purgeSQL), size: firstRound, from: beginning}
 	for {
 		more, err := p.round(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -204,7 +204,7 @@ func (b *Inbox) Forget(ctx context.Context, id string) (bool, error) {
 	defer t.rollback()
 	var rows int64
 	for _, statement := range []string{forgetSQL, forgetTaskSQL} {
-		result, err := t.tx.ExecContext(ctx, inSchema(b.cfg.Schema, statement), e.key.text())
+		result, err := t.tx.ExecContext(ctx, b.cfg.names().in(statement), e.key.text())
 		if err != nil {
 			return false, fmt.Errorf("inbox: forget: %w", err)
 		}
@@ -247,7 +247,7 @@ func (b *Inbox) Stats(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	var s Stats
-	if err := b.db.GetContext(ctx, &s, inSchema(b.cfg.Schema, statsSQL), scope); err != nil {
+	if err := b.db.GetContext(ctx, &s, b.cfg.names().in(statsSQL), scope); err != nil {
 		return Stats{}, fmt.Errorf("inbox: stats: %w", err)
 	}
 	s.Oldest *= time.Millisecond // what was read is a count of these

@@ -34,7 +34,7 @@ func newPurger(t *testing.T, db *sqlx.DB) (*purger, int64) {
 	must(t, err)
 	cfg := PurgeConfig{Retention: day, TopicRetention: day}.withDefaults()
 	must(t, cfg.validate())
-	return &purger{b: b, cfg: cfg, statement: inSchema("", purgeSQL), size: firstRound, from: beginning}, scope
+	return &purger{b: b, cfg: cfg, statement: b.cfg.names().in(purgeSQL), size: firstRound, from: beginning}, scope
 }
 
 func TestPurge_RemovesWhatIsOldOfItsScope(t *testing.T) {

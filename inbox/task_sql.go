@@ -63,8 +63,8 @@ type taskStatements struct {
 	find, start, park, renew, finish, drop, expire, done, undone string
 }
 
-func newTaskStatements(schema string) taskStatements {
-	in := func(s string) string { return inSchema(schema, s) }
+func newTaskStatements(n names) taskStatements {
+	in := n.in
 	return taskStatements{
 		in(findTaskSQL), in(startTaskSQL), in(parkTaskSQL), in(renewTaskSQL), in(finishTaskSQL),
 		in(dropTaskSQL), in(expireTaskSQL), in(resolveDoneSQL), in(resolveUndoneSQL),

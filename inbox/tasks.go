@@ -93,7 +93,7 @@ func NewTasks(box *Inbox, cfg TasksConfig) (*Tasks, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	t := &Tasks{box: box, cfg: cfg, sql: newTaskStatements(box.cfg.Schema)}
+	t := &Tasks{box: box, cfg: cfg, sql: newTaskStatements(box.cfg.names())}
 	dog, err := watchdog.New(watchdog.Config{
 		Renew: t.renew,
 		Panicked: func(v any, stack []byte) {

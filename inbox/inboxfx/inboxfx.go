@@ -57,7 +57,7 @@ func New(lc fx.Lifecycle, p Params) (Result, error) {
 		return Result{}, err
 	}
 	lc.Append(fx.StartHook(func(ctx context.Context) error {
-		return inbox.Check(ctx, p.DB, inbox.InSchema(p.Config.Schema))
+		return inbox.Check(ctx, p.DB, inbox.InSchema(p.Config.Schema), inbox.WithTable(p.Config.Table))
 	}))
 	if p.Purge != nil {
 		return Result{Inbox: box}, purge(lc, box, *p.Purge)
