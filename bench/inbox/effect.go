@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mrand "math/rand/v2"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+)
+
+// A message asks to close an order. Its ID is what people choose: long, and random.
+type message struct {
+	id    string
+	order int64
+}
+
+// bad is how the IDs of messages begin that fail: the ledger refuses their amount.
+const bad = "bad-"
+
+func (m message) amount() int { return amountOf(m.id) }
+
+func amountOf(id string) int {
+	if strings.HasPrefix(id, bad) {
+		return 0
+	}
+	return 7
+}
+
+// feed returns messages of one caller's own orders, all of distinct orders. A share of
+// them fails.
+func feed(caller, callers, turn, many int, failing float64) []message {
+	own := nOrders / callers
+	ms := make([]message, many)
+	for i := range ms {
+		prefix := "order-"
+		if mrand.Float64() < failing {
+			prefix = bad
+		}
+		ms[i] = message{prefix + rand.Text(), int64(caller*own + (turn*many+i)%own)}
+	}
+	return ms
+}
+
+// The effect of a message.
+const (
+	closeSQL = `UPDATE orders SET state = 'closed', closed = closed + 1 WHERE id = $1`
+	noteSQL  = `INSERT INTO ledger (message, order_id, amount) VALUES ($1, $2, $3)`
+)
+
+// apply writes the effect of a message.
+func apply(ctx context.Context, tx *sqlx.Tx, id string, order int64) error {
+	if _, err := tx.ExecContext(ctx, closeSQL, order); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, noteSQL, id, order, amountOf(id))
+	return err
+}
+
+// The effect of many messages, of distinct orders.
+const (
+	closeAllSQL = `UPDATE orders SET state = 'closed', closed = closed + 1 WHERE id = ANY ($1::bigint[])`
+	noteAllSQL  = `INSERT INTO ledger (message, order_id, amount) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])`
+)
+
+func applyAll(ctx context.Context, tx *sqlx.Tx, ids []string, orders []int64) error {
+	amounts := make([]int64, len(ids))
+	for i, id := range ids {
+		amounts[i] = int64(amountOf(id))
+	}
+	if _, err := tx.ExecContext(ctx, closeAllSQL, pq.Array(orders)); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, noteAllSQL, pq.Array(ids), pq.Array(orders), pq.Array(amounts))
+	return err
+}
+
+// A prepared effect is that of one message, with statements that each connection
+// prepares once.
+type prepared struct{ close, note *sqlx.Stmt }
+
+func (w *world) prepare(ctx context.Context) (p prepared, err error) {
+	if p.close, err = w.db.PreparexContext(ctx, closeSQL); err != nil {
+		return p, err
+	}
+	p.note, err = w.db.PreparexContext(ctx, noteSQL)
+	return p, err
+}
+
+func (p prepared) apply(ctx context.Context, tx *sqlx.Tx, m message) error {
+	if _, err := tx.StmtContext(ctx, p.close.Stmt).ExecContext(ctx, m.order); err != nil {
+		return err
+	}
+	_, err := tx.StmtContext(ctx, p.note.Stmt).ExecContext(ctx, m.id, m.order, m.amount())
+	return err
+}
+
+// inTx commits what f writes, as applications do it.
+func (w *world) inTx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
+	tx, err := w.db.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer tx.Rollback() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

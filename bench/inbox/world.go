@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+
+	"github.com/jmoiron/sqlx"
+	_ "github.com/lib/pq"
+	"github.com/onceward/onceward/bench/internal/compare"
+	"github.com/onceward/onceward/bench/internal/drive"
+	"github.com/onceward/onceward/inbox"
+)
+
+// Names of drivers.
+const libPQ = "postgres"
+
+// nOrders is how many orders a world has. Its callers share them out.
+const nOrders = 16384
+
+const worldSQL = `
+CREATE TABLE orders (
+  id     bigint PRIMARY KEY,
+  state  text NOT NULL DEFAULT 'open',
+  closed bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 70);
+CREATE TABLE ledger (
+  message  text NOT NULL, -- not unique: a message that takes effect twice must be seen
+  order_id bigint NOT NULL,
+  amount   int NOT NULL CHECK (amount > 0)
+);
+CREATE TABLE seen (
+  consumer   text NOT NULL,
+  message_id text NOT NULL,
+  at         timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (consumer, message_id)
+);`
+
+// A world is a schema with the tables of the effect and of an inbox, and a pool of
+// connections to it.
+type world struct {
+	db     *sqlx.DB
+	box    *inbox.Inbox
+	closed int64 // by all that was measured
+}
+
+// newWorld makes a world that connects with a driver, conns times at most.
+func (b *bench) newWorld(ctx context.Context, driver string, conns int, cfg inbox.Config) (_ *world, err error) {
+	b.schemas++
+	schema := "world" + strconv.Itoa(b.schemas)
+	u, err := url.Parse(b.postgres)
+	if err != nil {
+		return nil, err
+	}
+	q := u.Query()
+	q.Set("search_path", schema)
+	u.RawQuery = q.Encode()
+	w := &world{}
+	if w.db, err = sqlx.ConnectContext(ctx, driver, u.String()); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.db.Close())
+		}
+	}()
+	w.db.SetMaxOpenConns(conns)
+	w.db.SetMaxIdleConns(conns)
+	if err := inbox.Migrate(ctx, w.db, inbox.InSchema(schema)); err != nil {
+		return nil, err
+	}
+	if _, err := w.db.ExecContext(ctx, worldSQL); err != nil {
+		return nil, err
+	}
+	if _, err := w.db.ExecContext(ctx, `INSERT INTO orders (id) SELECT generate_series(0, $1 - 1)`, nOrders); err != nil {
+		return nil, err
+	}
+	if _, err := w.db.ExecContext(ctx, `ANALYZE orders`); err != nil {
+		return nil, err
+	}
+	cfg.Consumer = "bench"
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	w.box, err = inbox.New(w.db, cfg)
+	return w, err
+}
+
+// drive empties the tables, lets callers repeat op, and looks at what came of it. op
+// returns how many messages it applied; each of them must have left a row in the table
+// named by rows, if any.
+func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, op drive.Op) (compare.Sample, error) {
+	if _, err := w.db.ExecContext(ctx, `TRUNCATE ledger, inbox, seen`); err != nil {
+		return nil, err
+	}
+	r, err := drive.Run(ctx, callers, b.window, op)
+	if err != nil {
+		return nil, err
+	}
+	if r.Stuck > 0 {
+		return nil, fmt.Errorf("%d callers did not come back", r.Stuck)
+	}
+	if err := w.check(ctx, int64(r.Did), rows); err != nil {
+		return nil, err
+	}
+	return compare.Sample{
+		perSecond: r.Rate,
+		allocs:    r.Allocs,
+		clientCPU: float64(r.CPU.Microseconds()) / float64(r.Did),
+	}, nil
+}
+
+// Metrics of a rate.
+const (
+	perSecond = "messages/s"
+	allocs    = "allocs" // of the client, for each message
+	clientCPU = "client us"
+)
+
+// check fails unless the tables tell of exactly so many messages, each of them once.
+func (w *world) check(ctx context.Context, applied int64, rows string) error {
+	var got struct{ Ledger, Messages, Closed int64 }
+	if err := w.db.GetContext(ctx, &got, `
+		SELECT (SELECT count(*) FROM ledger) AS ledger, (SELECT count(DISTINCT message) FROM ledger) AS messages,
+		  (SELECT coalesce(sum(closed), 0) FROM orders) AS closed`); err != nil {
+		return err
+	}
+	if got.Ledger != applied || got.Messages != applied || got.Closed-w.closed != applied {
+		return fmt.Errorf("%d messages were applied; the ledger has %d rows of %d messages, and orders were closed %d times",
+			applied, got.Ledger, got.Messages, got.Closed-w.closed)
+	}
+	w.closed = got.Closed
+	if rows == "" {
+		return nil
+	}
+	var n int64
+	if err := w.db.GetContext(ctx, &n, `SELECT count(*) FROM `+rows); err != nil {
+		return err
+	}
+	if n != applied {
+		return fmt.Errorf("%d messages were applied; %s has %d rows", applied, rows, n)
+	}
+	return nil
+}
