@@ -80,7 +80,7 @@ func (b *Inbox) admit(ms []Message, results []Result) []*entry {
 	for i := range ms {
 		e, err := b.newEntry(i, &ms[i])
 		if err != nil {
-			results[i] = Result{Failed, err}
+			results[i] = Result{Outcome: Failed, Err: err}
 			continue
 		}
 		if j, ok := first[e.key]; ok {
@@ -265,7 +265,7 @@ func again(es []*entry, err error) {
 	}
 }
 
-func (e *entry) again(err error) Result { return Result{Again, &AgainError{e.id, err}} }
+func (e *entry) again(err error) Result { return Result{Outcome: Again, Err: &AgainError{e.id, err}} }
 
 // failed is the result of a handler's error, in a transaction that is otherwise
 // sound. To wait in vain for a lock is not the message's fault.
@@ -273,9 +273,9 @@ func (e *entry) failed(err error) Result {
 	if state(err) == lockNotAvailable {
 		return e.again(err)
 	}
-	return Result{Failed, fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
+	return Result{Outcome: Failed, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
 }
 
 func (b *Inbox) busy(e *entry, resource string) Result {
-	return Result{Busy, &BusyError{e.id, resource, b.cfg.LockTimeout}}
+	return Result{Outcome: Busy, Err: &BusyError{e.id, resource, b.cfg.LockTimeout}}
 }

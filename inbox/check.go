@@ -26,7 +26,7 @@ var tables = []table{
 		columns: map[string]string{"id": "integer", "tenant": "text", "consumer": "text"},
 	},
 	{
-		name: "inbox", version: 1, unique: "key", rights: []string{"SELECT", "INSERT", "DELETE"},
+		name: "inbox", version: 1, unique: "key", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: map[string]string{
 			"key": "uuid", "fingerprint": "uuid", "topic": "uuid", "created_at": "timestamp with time zone", "off": "bigint",
 			"part": "integer", "scope": "integer", "dead": "boolean", "id": "text", "result": "bytea",
@@ -102,7 +102,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 	}
 	var names array
 	for _, t := range tables {
-		names.text(o.in("{"+t.name+"}"))
+		names.text(o.in("{" + t.name + "}"))
 	}
 	var rows []columnRow
 	if err := db.SelectContext(ctx, &rows, checkSQL, names.String()); err != nil {
@@ -112,7 +112,7 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 	var versions []int
 	var grants []string
 	for _, t := range tables {
-		name := o.in("{"+t.name+"}")
+		name := o.in("{" + t.name + "}")
 		of := slices.DeleteFunc(slices.Clone(rows), func(r columnRow) bool { return r.Name != name })
 		missing, grant := t.compare(name, of)
 		e.Missing = append(e.Missing, missing...)

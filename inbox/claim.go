@@ -130,9 +130,9 @@ func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
 // "= ANY" and no join: a plan made while the tables were new and tiny would turn
 // a join into sequential scans, for as long as it is kept.
 const lookSQL = `
-SELECT key::text, fingerprint::text, NULL::bigint FROM {inbox} WHERE key = ANY ($1::uuid[])
+SELECT key::text, fingerprint::text, NULL::bigint, result FROM {inbox} WHERE key = ANY ($1::uuid[])
 UNION ALL
-SELECT resource::text, NULL, token FROM {inbox_fence} WHERE resource = ANY ($2::uuid[])`
+SELECT resource::text, NULL, token, NULL FROM {inbox_fence} WHERE resource = ANY ($2::uuid[])`
 
 // look gives each message that was not fresh its outcome.
 func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
@@ -148,12 +148,13 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 		return err
 	}
 	defer rows.Close()
-	decided, tokens := map[uuid]*uuid{}, map[uuid]int64{}
+	decided, tokens := map[uuid]decision{}, map[uuid]int64{}
 	for rows.Next() {
 		var name string
 		var fingerprint *string
 		var token *int64
-		if err := rows.Scan(&name, &fingerprint, &token); err != nil {
+		var answer []byte
+		if err := rows.Scan(&name, &fingerprint, &token, &answer); err != nil {
 			return err
 		}
 		id, err := parseUUID(name)
@@ -164,14 +165,14 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 			tokens[id] = *token
 			continue
 		}
-		decided[id] = nil
+		d := decision{answer: answer}
 		if fingerprint != nil {
-			fp, err := parseUUID(*fingerprint)
-			if err != nil {
+			d.digested = true
+			if d.fingerprint, err = parseUUID(*fingerprint); err != nil {
 				return err
 			}
-			decided[id] = &fp
 		}
+		decided[id] = d
 	}
 	if err := rows.Err(); err != nil {
 		return err
@@ -183,18 +184,25 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 	return nil
 }
 
+// A decision is what the row of a decided message says.
+type decision struct {
+	fingerprint uuid
+	digested    bool
+	answer      []byte
+}
+
 // old returns the outcome of a message that is not fresh: its ID was decided
-// with the digest first, if any, and the fences stand at tokens.
-func (e *entry) old(first *uuid, decided bool, tokens map[uuid]int64) Result {
+// before, or the fences stand at tokens.
+func (e *entry) old(first decision, decided bool, tokens map[uuid]int64) Result {
 	switch {
-	case decided && e.digested && first != nil && *first != e.fingerprint:
-		return Result{Conflict, &ConflictError{e.id, e.fingerprint, *first}}
+	case decided && e.digested && first.digested && first.fingerprint != e.fingerprint:
+		return Result{Outcome: Conflict, Err: &ConflictError{e.id, e.fingerprint, first.fingerprint}}
 	case decided: // even if the fence is stale: it will be no more decided with another
-		return Result{Duplicate, nil}
+		return Result{Outcome: Duplicate, Answer: first.answer}
 	}
 	for _, f := range e.fences {
 		if stored := tokens[f.resource]; stored > f.token {
-			return Result{Stale, &StaleError{e.id, f.name, f.token, stored}}
+			return Result{Outcome: Stale, Err: &StaleError{e.id, f.name, f.token, stored}}
 		}
 	}
 	return e.again(errPurged)

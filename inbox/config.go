@@ -16,6 +16,7 @@ const (
 	DefaultLockTimeout   = 2 * time.Second
 	DefaultCommitTimeout = 30 * time.Second
 	DefaultStride        = 8
+	DefaultMaxAnswer     = 64 << 10
 
 	// MaxBatch is how many messages share a transaction. With more savepoints than
 	// this in one transaction, released ones included, every reader of the server
@@ -80,6 +81,11 @@ type Config struct {
 	// Defaults to 8. From 1 to 64.
 	Stride int
 
+	// MaxAnswer is the limit of what [Inbox.Answer] stores with a message, in bytes.
+	//
+	// Defaults to 64 KiB. At most 16 MiB.
+	MaxAnswer int
+
 	// AsyncCommit leaves synchronous_commit as the server, the database or the
 	// role has set it. A crash of the server may then lose effects that were
 	// reported as applied, together with their rows.
@@ -100,6 +106,7 @@ func (c Config) withDefaults() Config {
 	c.LockTimeout = cmp.Or(c.LockTimeout, min(DefaultLockTimeout, c.MaxHold))
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, DefaultCommitTimeout)
 	c.Stride = cmp.Or(c.Stride, DefaultStride)
+	c.MaxAnswer = cmp.Or(c.MaxAnswer, DefaultMaxAnswer)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }
@@ -135,6 +142,9 @@ func (c Config) validate() error {
 	}
 	if c.Stride < 1 || c.Stride > MaxBatch {
 		add("Stride is %d, must be from 1 to %d", c.Stride, MaxBatch)
+	}
+	if c.MaxAnswer < 1 || c.MaxAnswer > 16<<20 {
+		add("MaxAnswer is %d, must be from 1 to %d bytes", c.MaxAnswer, 16<<20)
 	}
 	return errors.Join(errs...)
 }

@@ -93,6 +93,11 @@ type fence struct {
 	token    int64
 }
 
+// key is the form in which the ID of a message is stored.
+func (b *Inbox) key(id string) uuid {
+	return hash("onceward inbox key", b.cfg.Tenant, b.cfg.Consumer, id)
+}
+
 // newEntry checks a message and gives its names their stored form.
 func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
 	if err := checkName("ID", m.ID); err != nil {
@@ -101,7 +106,7 @@ func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
 	e := &entry{
 		index:    index,
 		id:       m.ID,
-		key:      hash("onceward inbox key", b.cfg.Tenant, b.cfg.Consumer, m.ID),
+		key:      b.key(m.ID),
 		position: m.Position,
 	}
 	if len(m.Digest) > 0 {

@@ -340,7 +340,7 @@ func TestCheck_Rights(t *testing.T) {
 	db := migrate(t, openURL(t, address))
 	app := asRole(t, db, address)
 	e := as[*SchemaError](t, Check(t.Context(), app))
-	if len(e.Missing) != 12 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
+	if len(e.Missing) != 13 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
 		t.Errorf("missing = %q; DDL:\n%s", e.Missing, e.DDL)
 	}
 	db.MustExec(e.DDL)
@@ -367,6 +367,7 @@ func TestCheck_Rights(t *testing.T) {
 		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry})
 		must(t, err)
 		defer tasks.Close()
+		errs = append(errs, b.Answer(t.Context(), Message{ID: "answer"}, func(context.Context, *sqlx.Tx) ([]byte, error) { return []byte("x"), nil }).Err)
 		errs = append(errs, tasks.Do(t.Context(), Message{ID: "task"}, func(context.Context, Task) error { return nil }).Err)
 		return errors.Join(errs...)
 	}

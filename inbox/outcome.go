@@ -56,6 +56,11 @@ func (o Outcome) String() string {
 type Result struct {
 	Outcome Outcome
 
+	// Answer is what the handler answered, if the message was applied by
+	// [Inbox.Answer]: for Applied the one of this call, for Duplicate the one that is stored
+	// with the message's row. Nil: there is none, or it was erased by [Inbox.Forget].
+	Answer []byte
+
 	// Err is nil for Applied and Duplicate. For Skipped and Failed it wraps what
 	// the handler returned, a [*PanicError], [ErrSwallowed], [ErrIdle], [ErrEnded]
 	// or an [*IdentityError]. Else it is a [*ConflictError], [*BusyError],

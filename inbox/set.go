@@ -29,7 +29,7 @@ func (s *strider) set(fresh []*entry, fn func(ctx context.Context, tx *sqlx.Tx, 
 	is := make([]int, len(fresh))
 	for i, e := range fresh {
 		is[i] = e.index
-		e.run = run{result: Result{Applied, nil}}
+		e.run = run{result: Result{Outcome: Applied}}
 	}
 	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
@@ -77,7 +77,7 @@ func (s *strider) blame(fresh []*entry, errs []error, whole error, took time.Dur
 		case err == nil:
 			continue
 		case skipped(err):
-			e.run.result = Result{Skipped, fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
+			e.run.result = Result{Outcome: Skipped, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
 			continue
 		case first == nil || collided(err):
 			first = err

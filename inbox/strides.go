@@ -138,7 +138,7 @@ func (s *strider) try(es []*entry) (bad int, _ error) {
 
 // call runs the handler of a message.
 func (s *strider) call(e *entry) error {
-	e.run = run{result: Result{Applied, nil}}
+	e.run = run{result: Result{Outcome: Applied}}
 	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
 	}
@@ -146,7 +146,7 @@ func (s *strider) call(e *entry) error {
 	err := protect(func() error { return s.fn(s.ctx, s.t.tx, e.index) })
 	e.run.took = time.Since(start)
 	if skipped(err) {
-		e.run.result = Result{Skipped, fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
+		e.run.result = Result{Outcome: Skipped, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
 		err = nil
 	}
 	if err == nil && s.ctx.Err() != nil {

@@ -106,7 +106,7 @@ func (w *work) start(ctx context.Context) (taken bool, err error) {
 		w.e.result = w.parked(row.Starts)
 		return false, nil
 	case row.Running:
-		w.e.result = Result{Busy, &BusyError{w.e.id, "", time.Duration(row.Milliseconds) * time.Millisecond}}
+		w.e.result = Result{Outcome: Busy, Err: &BusyError{w.e.id, "", time.Duration(row.Milliseconds) * time.Millisecond}}
 		return false, nil
 	case w.t.cfg.Unknown == Park:
 		if _, err := t.tx.ExecContext(ctx, w.t.sql.park, w.e.key.text()); err != nil {
@@ -139,7 +139,7 @@ func (w *work) commit(ctx context.Context, t *txn) error {
 }
 
 func (w *work) parked(starts int) Result {
-	return Result{Parked, &ParkedError{w.e.id, starts}}
+	return Result{Outcome: Parked, Err: &ParkedError{w.e.id, starts}}
 }
 
 // token is the fence of the try, 0 if there is none.
@@ -173,7 +173,7 @@ func (w *work) finish(ctx context.Context) Result {
 		n, err := w.exec(ctx, w.t.sql.finish)
 		switch {
 		case err == nil && n == 1:
-			return Result{Applied, nil}
+			return Result{Outcome: Applied}
 		case err == nil: // or an earlier try of this loop went through, and its answer was lost
 			return w.e.again(errors.New("its effect took place, and somebody else has taken the task over, or has it as done"))
 		case w.lease.Remaining() <= pause:

@@ -140,7 +140,7 @@ func (e *ParkedError) Error() string {
 func (t *Tasks) Do(ctx context.Context, m Message, effect func(ctx context.Context, t Task) error) Result {
 	e, err := t.box.newEntry(0, &m)
 	if err != nil {
-		return Result{Failed, err}
+		return Result{Outcome: Failed, Err: err}
 	}
 	scope, err := t.box.scopeID(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (t *Tasks) Do(ctx context.Context, m Message, effect func(ctx context.Conte
 	if w.ctx.Err() != nil {
 		return e.again(fmt.Errorf("%w: %w", context.Cause(w.ctx), err))
 	}
-	return Result{Failed, fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
+	return Result{Outcome: Failed, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
 }
 
 // A work is one try at a task.
