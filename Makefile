@@ -4,7 +4,7 @@
 GO         ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOFUMPT     = mvdan.cc/gofumpt@v0.12.0
-MODULES     = . examples/orders bench
+MODULES     = . examples/orders bench internal/migratetools
 
 # One stack for all test binaries. Kafka is kfake inside each of them; the tests
 # that need a real broker start it themselves.

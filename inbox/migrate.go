@@ -17,17 +17,6 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations returns the SQL of the migrations, for those who run it with a tool
-// of their own: numbered files, such as 0001_inbox.up.sql and 0001_inbox.down.sql,
-// for tables in the search path. [Check] works with either way.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic(err) // not with a valid path
-	}
-	return sub
-}
-
 type migration struct {
 	version  int
 	name     string
@@ -38,7 +27,10 @@ var migrationFile = regexp.MustCompile(`^(\d{4})_(\w+)\.up\.sql$`)
 
 // migrations returns all migrations, version 1 first.
 func migrations() ([]migration, error) {
-	dir := Migrations()
+	dir, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, err
+	}
 	all, err := fs.Glob(dir, "*.up.sql") // sorted
 	if err != nil {
 		return nil, err
