@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -348,7 +349,8 @@ func TestCheck_Rights(t *testing.T) {
 				}
 			}
 		}
-		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry})
+		// What is done is written down for as long as the lease lasts.
+		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry, Lease: time.Second})
 		must(t, err)
 		defer tasks.Close()
 		errs = append(errs, b.Answer(t.Context(), Message{ID: "answer"}, func(context.Context, *sqlx.Tx) ([]byte, error) { return []byte("x"), nil }).Err)
