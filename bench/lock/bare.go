@@ -49,9 +49,14 @@ func newBare(ctx context.Context, url string, names []string) (*bare, error) {
 }
 
 func (b *bare) cycle(ctx context.Context, turn int) error {
+	return b.cycleOn(ctx, b.rdb, turn)
+}
+
+// cycleOn sends the commands of one cycle by another way than a call each.
+func (b *bare) cycleOn(ctx context.Context, way processor, turn int) error {
 	for _, args := range b.cycles[turn%len(b.cycles)] {
 		cmd := redis.NewIntSliceCmd(ctx, args...)
-		if err := b.rdb.Process(ctx, cmd); err != nil {
+		if err := way.Process(ctx, cmd); err != nil {
 			return err
 		}
 		if cmd.Val()[0] != 1 {
@@ -59,6 +64,10 @@ func (b *bare) cycle(ctx context.Context, turn int) error {
 		}
 	}
 	return nil
+}
+
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
 // A noter is a hook that keeps the commands of a client with one caller.

@@ -41,7 +41,8 @@ func calls(ctx context.Context, b *bench) error {
 			return 1, ours.lock(context.Background(), ns[0][turn%each], func() {})
 		})
 	}})
-	bare, err := newBare(ctx, b.url, names(1, each)[0])
+	const few = 16 // names a caller
+	bare, err := newBare(ctx, b.url, slices.Concat(names(most, few)...))
 	if err != nil {
 		return err
 	}
@@ -51,6 +52,19 @@ func calls(ctx context.Context, b *bench) error {
 			return 1, bare.cycle(ctx, turn)
 		})
 	}})
+	// The same scripts where go-redis lets callers share pipelines, in place of ours.
+	auto, err := bare.rdb.AutoPipeline()
+	if err != nil {
+		return fmt.Errorf("AutoPipeline: %w", err)
+	}
+	defer auto.Close()
+	for _, callers := range []int{1, 16, most} {
+		cases = append(cases, compare.Case{Name: caseName(autoPipeline, callers), Run: func(ctx context.Context) (compare.Sample, error) {
+			return b.drive(ctx, callers, b.window, func(ctx context.Context, caller, turn int) (int, error) {
+				return 1, bare.cycleOn(ctx, auto, caller*few+turn%few)
+			})
+		}})
+	}
 	res, err := compare.Rounds(ctx, b.rounds, cases)
 	if err != nil {
 		return err
@@ -73,6 +87,8 @@ func calls(ctx context.Context, b *bench) error {
 		against(1, raw).Median(),
 		res.Ratio(perSecond, uncancelled, caseName(raw, 1)).Median(),
 		res.Ratio(perSecond, scriptsAlone, caseName(raw, 1)).Median())
+	b.Note("of go-redis's AutoPipeline, which has no leases to keep: 1 caller %.2f, 16 callers %.2f, %d callers %.2f",
+		against(1, autoPipeline).Median(), against(16, autoPipeline).Median(), most, against(most, autoPipeline).Median())
 	b.AtMost("lock/calls/allocs", res.Of(allocs, caseName(onceward, 1)), 32)
 	return nil
 }
@@ -80,6 +96,7 @@ func calls(ctx context.Context, b *bench) error {
 const (
 	uncancelled  = "onceward, 1 caller with context.Background"
 	scriptsAlone = "the scripts of onceward, 1 caller"
+	autoPipeline = "its scripts by AutoPipeline"
 )
 
 func caseName(peer string, callers int) string {
