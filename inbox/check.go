@@ -33,8 +33,18 @@ var tables = []table{
 		},
 	},
 	{
-		name: "inbox_fence", version: 1, unique: "resource", rights: []string{"SELECT", "INSERT", "UPDATE"},
+		name: "inbox_fence", version: 1, unique: "resource", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: map[string]string{"resource": "uuid", "token": "bigint", "parked": "boolean"},
+	},
+	{
+		name: "inbox_mark", version: 3, unique: "scope,topic,part,first", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
+		columns: map[string]string{
+			"topic": "uuid", "first": "bigint", "next": "bigint", "seen": "bigint", "ripe": "bigint", "at": "timestamp with time zone", "scope": "integer", "part": "integer",
+		},
+	},
+	{
+		name: "inbox_purge", version: 3, unique: "scope", rights: []string{"SELECT", "INSERT", "UPDATE"},
+		columns: map[string]string{"scope": "integer", "page": "bigint", "began": "timestamp with time zone"},
 	},
 	{
 		name: "inbox_task", version: 2, unique: "key", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},

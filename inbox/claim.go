@@ -11,7 +11,8 @@ import (
 
 // claimSQL decides which messages may run. In: one element of each array per
 // message, keys distinct, and the fences of all messages, resources distinct.
-// Out: the positions of messages that are NOT fresh; in the usual case no row.
+// Out: the positions of messages that are NOT fresh, as negative numbers if they are
+// marked; in the usual case no row.
 //
 // s sets the limits of the transaction on the way, which costs no trip and
 // leaves nothing behind in the session. Both m and f read it, since PostgreSQL
@@ -21,6 +22,13 @@ import (
 //
 // f takes the fences, also those that are stale: ON CONFLICT locks the row before
 // it looks at WHERE, so what look then reads cannot change any more.
+//
+// m.marked is whether the offset lies in a run that is marked, and NULL if that is
+// not known: see Mark. The runs are read here and not before, since whoever was
+// paused would miss what was marked and removed meanwhile; what is marked while the
+// statement waits for a lock is not ripe before it is over.
+//
+// f leaves out tokens that are too old: see fenceTooOld.
 //
 // i inserts the rows of the messages whose fence passed. Lock order: all fences by
 // resource, then all rows by key, so no two claims wait for each other. It is the
@@ -35,14 +43,18 @@ WITH s AS MATERIALIZED (
   SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
     set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
     set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
-      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit
+      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $15::bigint AS oldest
 ), m AS MATERIALIZED (
-  SELECT t.* FROM s CROSS JOIN
+  SELECT t.*, t.off < (SELECT max(k.next) FROM {inbox_mark} k WHERE k.scope = $4::int AND k.topic = t.topic
+    AND k.part = t.part AND k.first <= t.off) AS marked
+  FROM s CROSS JOIN
     unnest($5::uuid[], $6::text[], $7::uuid[], $8::uuid[], $9::uuid[], $10::int[], $11::bigint[])
     WITH ORDINALITY AS t(key, id, fingerprint, resource, topic, part, off, ord)
 ), f AS (
   INSERT INTO {inbox_fence} AS g (resource, token)
   SELECT t.resource, t.token FROM s CROSS JOIN unnest($12::uuid[], $13::bigint[]) AS t(resource, token)
+  WHERE t.token >= s.oldest OR t.token < 1000000000000000
   ORDER BY t.resource
   ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE g.token <= EXCLUDED.token
   RETURNING g.resource
@@ -51,11 +63,12 @@ WITH s AS MATERIALIZED (
   SELECT key, $4::int, id, fingerprint, topic, part, off FROM m
   WHERE cardinality(ARRAY(SELECT resource FROM f)) >= $14::int
     AND (resource IS NULL OR resource = ANY (ARRAY(SELECT resource FROM f)))
+    AND marked IS NOT TRUE
   ORDER BY key
   ON CONFLICT (key) DO NOTHING
   RETURNING key
 )
-SELECT m.ord FROM m LEFT JOIN i USING (key) WHERE i.key IS NULL`
+SELECT CASE WHEN m.marked THEN -m.ord ELSE m.ord END FROM m LEFT JOIN i USING (key) WHERE i.key IS NULL`
 
 // claim claims messages with distinct IDs, and returns those that may run. The
 // others get their outcome. An error is of the whole transaction.
@@ -70,6 +83,10 @@ func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fr
 	old := make([]*entry, 0, len(ords))
 	is := make([]bool, len(es))
 	for _, ord := range ords {
+		if ord < 0 {
+			ord = -ord
+			es[ord-1].marked = true
+		}
 		old = append(old, es[ord-1])
 		is[ord-1] = true
 	}
@@ -120,6 +137,7 @@ func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
 		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
 		strconv.FormatInt(scope, 10), keys.String(), ids.String(), fingerprints.String(), resources.String(),
 		topics.String(), parts.String(), offs.String(), fences.String(), tokens.String(), strconv.Itoa(need),
+		microseconds(b.cfg.FenceRetention / 2),
 	}
 }
 
@@ -181,7 +199,7 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 		first, ok := decided[e.key]
 		e.result = e.old(first, ok, tokens)
 	}
-	return nil
+	return b.lookAtAge(ctx, t, es)
 }
 
 // A decision is what the row of a decided message says.
@@ -199,10 +217,12 @@ func (e *entry) old(first decision, decided bool, tokens map[uuid]int64) Result 
 		return Result{Outcome: Conflict, Err: &ConflictError{e.id, e.fingerprint, first.fingerprint}}
 	case decided: // even if the fence is stale: it will be no more decided with another
 		return Result{Outcome: Duplicate, Answer: first.answer}
+	case e.marked: // and its row may be gone
+		return Result{Outcome: Duplicate}
 	}
 	for _, f := range e.fences {
 		if stored := tokens[f.resource]; stored > f.token {
-			return Result{Outcome: Stale, Err: &StaleError{e.id, f.name, f.token, stored}}
+			return Result{Outcome: Stale, Err: &StaleError{e.id, f.name, f.token, stored, false}}
 		}
 	}
 	return e.again(errPurged)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,6 +18,11 @@ const (
 	DefaultCommitTimeout = 30 * time.Second
 	DefaultStride        = 8
 	DefaultMaxAnswer     = 64 << 10
+
+	DefaultFenceRetention = 7 * 24 * time.Hour
+
+	// KeepForever is the [Config.FenceRetention] of fences that are never removed.
+	KeepForever time.Duration = math.MaxInt64
 
 	// MaxBatch is how many messages share a transaction. With more savepoints than
 	// this in one transaction, released ones included, every reader of the server
@@ -93,6 +99,18 @@ type Config struct {
 	// Defaults to false: the claim turns synchronous_commit on.
 	AsyncCommit bool
 
+	// FenceRetention is how long [Inbox.Purge] keeps the rows of fences whose tokens are
+	// times, see [Fence.Token]. So that what a removed one has refused stays refused, the
+	// claim refuses tokens that are older than half of it, by the clock of the database, as
+	// [Stale]: a lock that is held for longer has to be acquired anew now and then. All
+	// who share the tables must have the same; change it by no more than half or
+	// double at a time.
+	//
+	// Defaults to 7 days. At least 1h, and at least four times what a claim lasts that waits
+	// LockTimeout for each fence of [MaxBatch] messages; a default that is less is raised to
+	// that. [KeepForever] turns both off.
+	FenceRetention time.Duration
+
 	// Logger is told what no caller can be told, such as an answer to a COMMIT
 	// that came too late.
 	//
@@ -107,6 +125,7 @@ func (c Config) withDefaults() Config {
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, DefaultCommitTimeout)
 	c.Stride = cmp.Or(c.Stride, DefaultStride)
 	c.MaxAnswer = cmp.Or(c.MaxAnswer, DefaultMaxAnswer)
+	c.FenceRetention = cmp.Or(c.FenceRetention, max(DefaultFenceRetention, 2*c.longestClaim()))
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }
@@ -146,7 +165,13 @@ func (c Config) validate() error {
 	if c.MaxAnswer < 1 || c.MaxAnswer > 16<<20 {
 		add("MaxAnswer is %d, must be from 1 to %d bytes", c.MaxAnswer, 16<<20)
 	}
+	if least := max(time.Hour, 2*c.longestClaim()); c.FenceRetention < least {
+		add("FenceRetention is %v, must be at least %v (with this LockTimeout)", c.FenceRetention, least)
+	}
 	return errors.Join(errs...)
 }
+
+// longestClaim is how long a claim can wait, all in all: for each fence and each ID.
+func (c Config) longestClaim() time.Duration { return 2 * MaxBatch * c.LockTimeout }
 
 func (c Config) names() names { return names{c.Schema, c.Table} }

@@ -25,6 +25,8 @@ func TestNew_Validate(t *testing.T) {
 		{"table of the server", "Table is \"pg_box\", must be", func(c *Config) { c.Table = "pg_box" }},
 		{"table long", "must be 1 to 40", func(c *Config) { c.Table = strings.Repeat("x", 41) }},
 		{"schema long", "must be empty or 1 to 63", func(c *Config) { c.Schema = strings.Repeat("x", 64) }},
+		{"fences too short", "FenceRetention is 59m59s, must be at least 1h", func(c *Config) { c.FenceRetention = time.Hour - time.Second }},
+		{"fences too short for claims", "FenceRetention is 1h0m0s, must be at least", func(c *Config) { c.FenceRetention, c.LockTimeout = time.Hour, time.Minute }},
 		{"short hold", "MaxHold is 999ms, must be from 1s to 24h", func(c *Config) { c.MaxHold = 999 * time.Millisecond; c.LockTimeout = time.Millisecond }},
 		{"long hold", "MaxHold is 24h0m1s, must be from 1s to 24h", func(c *Config) { c.MaxHold = 24*time.Hour + time.Second }},
 		{"no lock timeout", "LockTimeout is 999µs, must be from 1ms to MaxHold (1m0s)", func(c *Config) { c.LockTimeout = 999 * time.Microsecond }},

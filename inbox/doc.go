@@ -47,7 +47,9 @@
 //	claim   row inserted                          the handler runs
 //	        row there, same digest                Duplicate
 //	        row there, other digest               Conflict
+//	        no row, but a marked offset           Duplicate
 //	        no row, a greater token stored        Stale
+//	        no row, a token that is too old       Stale
 //	        waited longer than LockTimeout        Busy
 //	        row purged meanwhile, or a twin       Again
 //	handler nil                                   Applied, after COMMIT
@@ -88,8 +90,20 @@
 // # Retention
 //
 // Rows stay until [Inbox.Purge] removes them, which refuses to keep them for less than
-// the time in which a message can be delivered again. Rows of inbox_fence, one per
-// lock that was ever claimed with, stay.
+// the time in which a message can be delivered again.
+//
+// With marks they may go sooner. Whoever commits offsets to Kafka tells [Inbox.Mark] which
+// runs of offsets are decided, and gives each message its [Position]: then a delivery
+// inside a run is a Duplicate, with or without a row, and [PurgeConfig.Marks] removes the rows of
+// marked offsets early. A gap between runs is never taken for decided. The claim reads the marks
+// itself, so a member that was paused for any time knows what the others have marked. A
+// mark does not know the ID: the producer's second copy at another offset, after the row of the first
+// is gone, takes effect, and so does a delivery without a position. Rewinding a consumer on
+// purpose does not make marked messages run again; a new [Config.Consumer] does.
+//
+// Rows of inbox_fence, one per lock that was ever claimed with, go when their token is a time and
+// older than [Config.FenceRetention]. Tokens of half that age are [Stale] already, so
+// a holder that sleeps for longer than its fence is kept cannot commit after a newer one.
 //
 // # Schema
 //

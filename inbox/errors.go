@@ -76,16 +76,21 @@ func (e *BusyError) Uncharged() bool { return true }
 // RetryIn returns how long to wait: as long as was waited in vain.
 func (e *BusyError) RetryIn() time.Duration { return e.after }
 
-// A StaleError says that the lock grant is not the newest any more. The next
-// token has to be greater than Stored.
+// A StaleError says that the lock grant is not the newest any more, or so old that
+// nobody knows: see [Config.FenceRetention]. The next token has to be greater than Stored.
 type StaleError struct {
 	ID       string
 	Resource string
 	Token    int64 // of the message
-	Stored   int64
+	Stored   int64 // the greatest one seen; of one that is too old, the time of the database
+
+	old bool
 }
 
 func (e *StaleError) Error() string {
+	if e.old {
+		return fmt.Sprintf("inbox: token %d of resource %q for message %q is too old, the time is %d", e.Token, e.Resource, e.ID, e.Stored)
+	}
 	return fmt.Sprintf("inbox: token %d of resource %q for message %q is stale, %d has been seen", e.Token, e.Resource, e.ID, e.Stored)
 }
 func (e *StaleError) Uncharged() bool { return true }

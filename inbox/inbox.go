@@ -23,7 +23,7 @@ type Inbox struct {
 
 // statements are those of the methods, with the names of this inbox's tables.
 type statements struct {
-	scope, newScope, claim, look, busy, unclaim, answer string
+	scope, newScope, claim, look, busy, unclaim, answer, mark string
 }
 
 // New returns an inbox on db. It reports every mistake in cfg, and does no I/O.
@@ -41,7 +41,7 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 	return &Inbox{
 		db:  db,
 		cfg: cfg,
-		sql: statements{in(scopeSQL), in(newScopeSQL), in(claimSQL), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL)},
+		sql: statements{in(scopeSQL), in(newScopeSQL), in(claimSQL), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL)},
 	}, nil
 }
 

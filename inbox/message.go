@@ -28,7 +28,8 @@ type Message struct {
 	// seen. A message with several is applied in a transaction of its own.
 	Fences []Fence
 
-	// Position is where the message came from, kept with its row. Nil: not Kafka.
+	// Position is where the message came from, kept with its row. If it lies in a run
+	// that is marked, the message is a [Duplicate]: see [Inbox.Mark]. Nil: not Kafka.
 	Position *Position
 }
 
@@ -39,6 +40,10 @@ type Fence struct {
 	Resource string
 
 	// Token grows with each grant of the lock. At least 1.
+	//
+	// One from 10^15 on is taken for the time of the grant, in microseconds since 1970,
+	// as the locks of package reentrant give it, and is refused when it is older than half of
+	// [Config.FenceRetention].
 	Token int64
 }
 
@@ -82,6 +87,7 @@ type entry struct {
 	digested    bool // whether fingerprint means something
 	fences      []fence
 	position    *Position
+	marked      bool // whether its position lies in a run, see Mark
 
 	run    run    // of its handler, in the transaction at work
 	result Result // zero until it is decided

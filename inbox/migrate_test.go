@@ -299,7 +299,7 @@ func asRole(t *testing.T, db *sqlx.DB, address string, grants ...string) *sqlx.D
 func TestCheck_RoleWithoutDDL(t *testing.T) {
 	address := devtest.PostgresURL(t)
 	db := migrate(t, openURL(t, address))
-	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_fence, inbox_scope, inbox_task TO {role}",
+	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task TO {role}",
 		"GRANT INSERT ON effect TO {role}; GRANT USAGE ON effect_seq_seq TO {role}")
 	if _, err := app.Exec("CREATE TABLE mine (id int)"); state(err) != "42501" {
 		t.Fatalf("the role may make tables: %v", err)
@@ -325,7 +325,7 @@ func TestCheck_Rights(t *testing.T) {
 	db := migrate(t, openURL(t, address))
 	app := asRole(t, db, address)
 	e := as[*SchemaError](t, Check(t.Context(), app))
-	if len(e.Missing) != 13 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
+	if len(e.Missing) != 21 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
 		t.Errorf("missing = %q; DDL:\n%s", e.Missing, e.DDL)
 	}
 	db.MustExec(e.DDL)
@@ -339,7 +339,7 @@ func TestCheck_Rights(t *testing.T) {
 		return nil
 	}
 	try := func() error {
-		db.MustExec("TRUNCATE inbox, inbox_fence, inbox_scope, inbox_task")
+		db.MustExec("TRUNCATE inbox, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task")
 		b := newBox(t, app, Config{})
 		var errs []error
 		for range 2 {
@@ -355,6 +355,10 @@ func TestCheck_Rights(t *testing.T) {
 		defer tasks.Close()
 		errs = append(errs, b.Answer(t.Context(), Message{ID: "answer"}, func(context.Context, *sqlx.Tx) ([]byte, error) { return []byte("x"), nil }).Err)
 		errs = append(errs, tasks.Do(t.Context(), Message{ID: "task"}, func(context.Context, Task) error { return nil }).Err)
+		_, err = b.Forget(t.Context(), ms[0].ID)
+		errs = append(errs, err, b.Mark(t.Context(), []Run{{[16]byte{1}, 0, 0, 1}}))
+		cfg := PurgeConfig{Retention: day, TopicRetention: day}.withDefaults()
+		errs = append(errs, b.rowWalk(cfg).walk(t.Context()), b.fenceWalk(cfg).walk(t.Context()))
 		return errors.Join(errs...)
 	}
 	must(t, try())
@@ -388,6 +392,8 @@ func TestSchema_Constraints(t *testing.T) {
 	db.MustExec("INSERT INTO inbox_scope (tenant, consumer) VALUES ('', 'x')")
 	db.MustExec("INSERT INTO inbox (key, scope, id) VALUES (" + a + ", 1, 'a')")
 	db.MustExec("INSERT INTO inbox_fence (resource, token) VALUES (" + a + ", 1)")
+	db.MustExec("INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, 5, 7, 5, 5)")
+	db.MustExec("INSERT INTO inbox_purge (scope) VALUES (1)")
 	for _, tt := range []struct{ statement, want string }{
 		{"INSERT INTO inbox_scope (tenant, consumer) VALUES ('', 'x')", "23505"},
 		{"INSERT INTO inbox_scope (tenant, consumer) VALUES ('', '')", "23514"},
@@ -410,6 +416,15 @@ func TestSchema_Constraints(t *testing.T) {
 		{"INSERT INTO inbox_fence (token) VALUES (1)", "23502"},
 		{"INSERT INTO inbox_fence (resource) VALUES (" + b + ")", "23502"},
 		{"INSERT INTO inbox_fence (resource, token, parked) VALUES (" + b + ", 1, NULL)", "23502"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, 5, 9, 5, 5)", "23505"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, 9, 9, 9, 9)", "23514"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, -1, 9, 5, 5)", "23514"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", -1, 5, 9, 5, 5)", "23514"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, 8, 9, 8, 10)", "23514"},
+		{"INSERT INTO inbox_mark (scope, topic, part, first, next, seen, ripe) VALUES (1, " + a + ", 0, 8, 9, 10, 8)", "23514"},
+		{"INSERT INTO inbox_mark (topic, part, first, next, seen, ripe) VALUES (" + a + ", 0, 8, 9, 8, 8)", "23502"},
+		{"INSERT INTO inbox_purge (scope) VALUES (1)", "23505"},
+		{"INSERT INTO inbox_purge (scope, page) VALUES (2, -1)", "23514"},
 	} {
 		if _, err := db.Exec(tt.statement); state(err) != tt.want || tt.want == "" && err != nil {
 			t.Errorf("%s: %v, want SQLSTATE %q", tt.statement, err, tt.want)

@@ -13,7 +13,7 @@ const (
 	// answers true. The row is committed, with what the handler wrote before.
 	Skipped
 
-	// Duplicate: the message was decided before.
+	// Duplicate: the message was decided before: its row says so, or its offset is marked.
 	Duplicate
 
 	// Conflict: the ID was decided before, for a message with another digest. The
@@ -23,7 +23,8 @@ const (
 	// Busy: another transaction holds the resource or the ID.
 	Busy
 
-	// Stale: a holder with a greater token has claimed the resource.
+	// Stale: a holder with a greater token has claimed the resource, or the token is so
+	// old that one may have.
 	Stale
 
 	// Again: nothing is known against the message, and nothing of it is committed,

@@ -3,30 +3,45 @@ package inbox
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
 // PurgeConfig says which rows [Inbox.Purge] removes, and how gently.
 type PurgeConfig struct {
 	// Retention is how long rows are kept, by the clock of the database. A message
-	// that is delivered again after its row is gone takes effect again.
+	// that is delivered again after its row is gone takes effect again, unless it
+	// comes from an offset that is marked.
 	//
 	// Required; at least 1m.
 	Retention time.Duration
 
 	// TopicRetention is the longest time for which the messages can be delivered
 	// again: retention.ms of their topics, or how long other senders go on trying.
-	// Purge refuses a Retention that is shorter.
+	// Purge refuses a Retention that is shorter, unless Marks is set.
 	//
 	// Required.
 	TopicRetention time.Duration
 
-	// Every is the pause before the next look when there is nothing left to remove.
+	// Marks is for those who call [Inbox.Mark] and give each message its [Position].
+	// Retention may then be shorter than TopicRetention: it is how long a row is kept whose
+	// offset is marked, while all others are kept for TopicRetention, and so are marks. An offset has
+	// to be marked for half of Retention before that counts.
 	//
-	// Defaults to 1m.
+	// A mark does not know the ID: a message that comes again at another offset, or
+	// without a position, after its row is gone, takes effect again; and a new message at an
+	// offset that is used again, after an unclean election of a leader, does not. Nor does it
+	// know an answer: a duplicate whose row is gone has none.
+	//
+	// Retention must then be long enough for the longest claim, see
+	// [Config.FenceRetention], to be over in half of it.
+	Marks bool
+
+	// Every is the pause between two walks through the tables.
+	//
+	// Defaults to a sixteenth of Retention, from 1m to 1h.
 	Every time.Duration
 
 	// RoundTime is how long one round may take: rounds grow and shrink to meet it.
@@ -35,8 +50,16 @@ type PurgeConfig struct {
 	RoundTime time.Duration
 }
 
+// unmarked is how long rows are kept that nobody has marked.
+func (c PurgeConfig) unmarked() time.Duration {
+	if c.Marks {
+		return max(c.Retention, c.TopicRetention)
+	}
+	return c.Retention
+}
+
 func (c PurgeConfig) withDefaults() PurgeConfig {
-	c.Every = cmp.Or(c.Every, time.Minute)
+	c.Every = cmp.Or(c.Every, min(max(c.Retention/16, time.Minute), time.Hour))
 	c.RoundTime = cmp.Or(c.RoundTime, 100*time.Millisecond)
 	return c
 }
@@ -56,8 +79,8 @@ func (c PurgeConfig) validate() error {
 	}
 	if c.TopicRetention <= 0 {
 		errs = append(errs, fmt.Errorf("TopicRetention is %v, must say how long messages can be delivered again", c.TopicRetention))
-	} else if c.Retention < c.TopicRetention {
-		errs = append(errs, fmt.Errorf("Retention is %v, must be at least TopicRetention (%v)", c.Retention, c.TopicRetention))
+	} else if c.Retention < c.TopicRetention && !c.Marks {
+		errs = append(errs, fmt.Errorf("Retention is %v, must be at least TopicRetention (%v) without Marks", c.Retention, c.TopicRetention))
 	}
 	if c.Every <= 0 {
 		errs = append(errs, fmt.Errorf("Every is %v, must be above 0", c.Every))
@@ -68,57 +91,52 @@ func (c PurgeConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-const (
-	firstRound = 1000
-	leastRound = 100
-	mostRound  = 50_000
-
-	// purgeLock is the first half of the advisory lock that makes one purger the
-	// leader of a scope; the scope is the second.
-	purgeLock = 0x6f6e6365
-)
-
-// purgeSQL removes old rows. In: the beginning of the range, the end of it as an age
-// in milliseconds, scope, and how many rows. Out: how many were removed, and from
-// where to go on; nothing if somebody else is the leader.
+// purgeSQL removes old rows of a range of pages. In: the range, scope, the least age in
+// milliseconds of what may go, and that of what may go though nobody has marked it. Out:
+// nothing.
 //
-// ARRAY, since the planner may run a subquery with LIMIT more than once. The age
-// prunes the table by its BRIN index, from both ends: without the beginning each
-// round would walk through what the rounds before have left dead. Rows that
-// somebody has locked are left for the next time.
+// A dead letter is not done: people may want it again, so its mark does not count. Rows
+// that somebody has locked are left for the next walk. The ages are written such that
+// no index on created_at can be used in place of the range of pages.
 const purgeSQL = `
-WITH leader AS MATERIALIZED (
-  SELECT set_config('enable_seqscan', 'off', true), set_config('synchronous_commit', 'off', true),
-    pg_try_advisory_xact_lock($5::int, $3::int) AS yes
-), d AS (
-  DELETE FROM {inbox} WHERE key = ANY (ARRAY(
-    SELECT i.key FROM {inbox} i
-    WHERE (SELECT yes FROM leader) AND i.scope = $3::int AND i.created_at >= $1::timestamptz
-      AND i.created_at < now() - $2::bigint * interval '1 millisecond'
-    LIMIT $4::int FOR UPDATE OF i SKIP LOCKED))
-  RETURNING created_at
-)
-SELECT (SELECT count(*) FROM d) AS removed, (SELECT max(created_at) FROM d) AS upto, (SELECT yes FROM leader) AS leads`
+DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+  SELECT i.ctid FROM {inbox} i
+  WHERE i.ctid >= $1::text::tid AND i.ctid < $2::text::tid AND i.scope = $3::int
+    AND now() - i.created_at > $4::bigint * interval '1 millisecond'
+    AND (now() - i.created_at > $5::bigint * interval '1 millisecond'
+      OR NOT i.dead AND i.off < (SELECT max(k.ripe) FROM {inbox_mark} k WHERE k.scope = i.scope AND k.topic = i.topic
+        AND k.part = i.part AND k.first <= i.off))
+  FOR UPDATE OF i SKIP LOCKED))`
 
-// Purge removes old rows of the inbox's scope, round after round, until ctx ends;
-// then it returns nil. Any number of processes may run it: one at a time works, the
-// others look again after [PurgeConfig.Every]. Rounds have a transaction each, and do not wait for
-// locks. An error of the database is logged, and tried again after the same
-// pause. Only a mistake in cfg is returned.
+// Purge removes what is old, round after round, until ctx ends; then it returns nil: rows of
+// the inbox's scope, see [PurgeConfig]; its marks of offsets that their topics have
+// forgotten; and fences of any scope, see [Config.FenceRetention].
+//
+// It walks through the tables from end to end, so what it costs depends on the size of
+// the tables and not on how much is old. Any number of processes may run it: one
+// works at a time, and each goes on from where the last one was. Rounds have a transaction
+// each, and do not wait for locks of others. An error of the database is logged, and
+// tried again after [PurgeConfig.Every]. Only a mistake in cfg is returned.
 func (b *Inbox) Purge(ctx context.Context, cfg PurgeConfig) error {
-	if err := cfg.Validate(); err != nil {
-		return err
+	cfg = cfg.withDefaults()
+	err := cfg.validate()
+	if least := 2 * b.cfg.longestClaim(); cfg.Marks && cfg.Retention < least {
+		err = errors.Join(err, fmt.Errorf("Retention is %v, must be at least %v for marks (with this LockTimeout)", cfg.Retention, least))
 	}
-	p := purger{b: b, cfg: cfg.withDefaults(), statement: b.cfg.names().in(purgeSQL), size: firstRound, from: beginning}
+	if err != nil {
+		return fmt.Errorf("inbox: purge: %w", err)
+	}
+	walks := []*walk{b.rowWalk(cfg)}
+	if b.cfg.FenceRetention != KeepForever {
+		walks = append(walks, b.fenceWalk(cfg))
+	}
 	for {
-		more, err := p.round(ctx)
-		if err != nil && ctx.Err() == nil {
-			b.cfg.Logger.Warn("inbox: purge failed, it is tried again", "error", err, "again_in", p.cfg.Every)
+		for _, w := range walks {
+			if err := w.walk(ctx); err != nil && ctx.Err() == nil {
+				b.cfg.Logger.Warn("inbox: purge failed, it is tried again", "error", err, "again_in", cfg.Every)
+			}
 		}
-		if more {
-			continue
-		}
-		pause := time.NewTimer(p.cfg.Every)
+		pause := time.NewTimer(cfg.Every)
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -128,60 +146,14 @@ func (b *Inbox) Purge(ctx context.Context, cfg PurgeConfig) error {
 	}
 }
 
-const beginning = "-infinity"
-
-// A purger is one call of Purge.
-type purger struct {
-	b         *Inbox
-	cfg       PurgeConfig
-	statement string
-	size      int    // of the next round
-	from      string // where it begins
-}
-
-// round removes one round of rows, and reports whether there may be more.
-func (p *purger) round(ctx context.Context) (more bool, err error) {
-	scope, err := p.b.scopeID(ctx)
-	if err != nil {
-		return false, err
+// rowWalk is the walk through the rows of the inbox's scope.
+func (b *Inbox) rowWalk(cfg PurgeConfig) *walk {
+	args := func(scope int64) []any {
+		return []any{strconv.FormatInt(scope, 10), milliseconds(cfg.Retention), milliseconds(cfg.unmarked())}
 	}
-	start := time.Now()
-	t, err := p.b.begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer t.rollback()
-	var row struct {
-		Removed int
-		Upto    sql.NullString
-		Leads   bool
-	}
-	if err := t.tx.GetContext(ctx, &row, p.statement, p.from, milliseconds(p.cfg.Retention), scope, p.size, purgeLock); err != nil {
-		p.from = beginning
-		return false, err
-	}
-	if err := t.commit(); err != nil {
-		p.from = beginning
-		return false, err
-	}
-	more = row.Leads && row.Removed == p.size
-	p.size = nextRound(p.size, row.Removed, time.Since(start), p.cfg.RoundTime)
-	p.from = beginning // at the end, for what was locked or came late
-	if more {
-		p.from = row.Upto.String
-	}
-	return more, nil
-}
-
-// nextRound returns the size of the next round, from how long the last one took.
-func nextRound(size, removed int, took, want time.Duration) int {
-	switch {
-	case took > want:
-		size /= 2
-	case removed == size && took < want/2:
-		size *= 2
-	}
-	return min(max(size, leastRound), mostRound)
+	w := newWalk(b, "{inbox}", b.scopeID, cfg.Every, cfg.RoundTime, purgeSQL, args)
+	w.first = func(ctx context.Context, t *txn, scope int64) error { return b.ripen(ctx, t, scope, cfg) }
+	return w
 }
 
 const (
@@ -225,6 +197,8 @@ type Stats struct {
 	Rows   int64         // of inbox, as the database estimates them
 	Bytes  int64         // of inbox with its indexes
 	Oldest time.Duration // how long ago the oldest row of this inbox's scope was made; 0: none
+	Dead   int64         // rows of this inbox's scope that were given up
+	Marks  int64         // runs of offsets of this inbox's scope that are marked, see [Inbox.Mark]
 	Fences int64         // rows of inbox_fence, estimated
 	Tasks  int64         // rows of inbox_task: being worked on, of unknown fate, or parked
 	Parked int64         // those of them that are parked
@@ -235,6 +209,8 @@ const statsSQL = `
 SELECT greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox}'::regclass), 0)::bigint AS rows,
   pg_total_relation_size('{inbox}'::regclass) AS bytes,
   coalesce((SELECT extract(epoch FROM clock_timestamp() - min(created_at)) * 1000 FROM {inbox} WHERE scope = $1::int), 0)::bigint AS oldest,
+  (SELECT count(*) FROM {inbox} WHERE scope = $1::int AND dead) AS dead,
+  (SELECT count(*) FROM {inbox_mark} WHERE scope = $1::int) AS marks,
   greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox_fence}'::regclass), 0)::bigint AS fences,
   (SELECT count(*) FROM {inbox_task}) AS tasks,
   (SELECT count(*) FROM {inbox_task} WHERE state = 'parked') AS parked`

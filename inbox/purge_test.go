@@ -27,49 +27,86 @@ func rowsLeft(t *testing.T, db *sqlx.DB, scope int64) int {
 	return n
 }
 
-func newPurger(t *testing.T, db *sqlx.DB) (*purger, int64) {
+// newRowWalk returns a walk through the rows of a new inbox that may begin anew each time, and
+// whose rounds are as small as can be.
+func newRowWalk(t *testing.T, db *sqlx.DB, cfg PurgeConfig) (*walk, int64) {
 	t.Helper()
 	b := newBox(t, db, Config{})
 	scope, err := b.scopeID(t.Context())
 	must(t, err)
-	cfg := PurgeConfig{Retention: day, TopicRetention: day}.withDefaults()
+	cfg.Every = time.Nanosecond
+	cfg = cfg.withDefaults()
 	must(t, cfg.validate())
-	return &purger{b: b, cfg: cfg, statement: b.cfg.names().in(purgeSQL), size: firstRound, from: beginning}, scope
+	w := b.rowWalk(cfg)
+	w.pages, w.roundTime = leastPages, 0
+	return w, scope
 }
+
+var keepADay = PurgeConfig{Retention: day, TopicRetention: day}
 
 func TestPurge_RemovesWhatIsOldOfItsScope(t *testing.T) {
 	drivers(t, func(t *testing.T, db *sqlx.DB) {
-		p, scope := newPurger(t, db)
-		fill(t, db, scope, 2*firstRound+5, 2*day)
+		w, scope := newRowWalk(t, db, keepADay)
+		fill(t, db, scope, 5000, 2*day)
 		fill(t, db, scope, 7, day-time.Hour)
 		fill(t, db, scope+1, 9, 30*day)
-		rounds := 0
-		for more := true; more; rounds++ {
-			var err error
-			more, err = p.round(t.Context())
-			must(t, err)
-		}
+		fill(t, db, scope, 5000, 2*day)
+		must(t, w.walk(t.Context()))
 		if left, others := rowsLeft(t, db, scope), rowsLeft(t, db, scope+1); left != 7 || others != 9 {
 			t.Errorf("left %d of the scope and %d of another, want 7 and 9", left, others)
-		}
-		if rounds < 2 {
-			t.Errorf("%d rounds, the test wants several", rounds)
 		}
 	})
 }
 
-// Who is not the leader removes nothing, and what somebody has locked is removed later.
+// Each round goes on where the one before ended, in whichever process, and at the end the
+// walk is over until the next is due.
+func TestPurge_WalksOn(t *testing.T) {
+	db := newDB(t)
+	w, scope := newRowWalk(t, db, keepADay)
+	must(t, w.walk(t.Context()))
+	fill(t, db, scope, 5000, 2*day)
+	before, rounds, began := 5000, 0, ""
+	for more := true; more; rounds++ {
+		other, _ := newRowWalk(t, db, keepADay)
+		if rounds > 0 {
+			other.every = day // for a walk that has begun it does not matter
+		}
+		var err error
+		more, err = other.round(t.Context(), scope)
+		must(t, err)
+		left := rowsLeft(t, db, scope)
+		if more && (left == 0 || left >= before) {
+			t.Errorf("round %d left %d of %d rows", rounds, left, before)
+		}
+		before = left
+		var now string
+		must(t, db.Get(&now, "SELECT began FROM inbox_purge"))
+		if rounds > 0 && now != began {
+			t.Errorf("round %d began a walk", rounds)
+		}
+		began = now
+	}
+	if before != 0 || rounds < 3 {
+		t.Errorf("%d rows left after %d rounds, want none after several", before, rounds)
+	}
+	fill(t, db, scope, 5, 2*day)
+	w.every = day
+	if more, err := w.round(t.Context(), scope); more || err != nil || rowsLeft(t, db, scope) != 5 {
+		t.Errorf("a walk that is not due: more %v, error %v, %d rows left of 5", more, err, rowsLeft(t, db, scope))
+	}
+}
+
+// While another is at it nothing is removed, and what somebody has locked is removed later.
 func TestPurge_WaitsForNobody(t *testing.T) {
 	db := newDB(t)
-	p, scope := newPurger(t, db)
+	w, scope := newRowWalk(t, db, keepADay)
+	must(t, w.walk(t.Context()))
 	fill(t, db, scope, 5, 2*day)
 
 	leader := db.MustBegin()
 	defer leader.Rollback()
-	if _, err := leader.Exec("SELECT pg_advisory_xact_lock($1::int, $2::int)", purgeLock, scope); err != nil {
-		t.Fatal(err)
-	}
-	more, err := p.round(t.Context())
+	leader.MustExec("SELECT FROM inbox_purge FOR UPDATE")
+	more, err := w.round(t.Context(), scope)
 	must(t, err)
 	if left := rowsLeft(t, db, scope); more || left != 5 {
 		t.Errorf("not the leader: more %v, %d left, want false and 5", more, left)
@@ -78,17 +115,13 @@ func TestPurge_WaitsForNobody(t *testing.T) {
 
 	holder := db.MustBegin()
 	defer holder.Rollback()
-	if _, err := holder.Exec("SELECT key FROM inbox LIMIT 1 FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = p.round(t.Context())
-	must(t, err)
+	holder.MustExec("SELECT key FROM inbox LIMIT 1 FOR UPDATE")
+	must(t, w.walk(t.Context()))
 	if left := rowsLeft(t, db, scope); left != 1 {
 		t.Errorf("%d left while one was locked, want 1", left)
 	}
 	must(t, holder.Rollback())
-	_, err = p.round(t.Context())
-	must(t, err)
+	must(t, w.walk(t.Context()))
 	if left := rowsLeft(t, db, scope); left != 0 {
 		t.Errorf("%d left in the end, want none", left)
 	}
@@ -96,12 +129,12 @@ func TestPurge_WaitsForNobody(t *testing.T) {
 
 func TestPurge_RunsUntilItsContextEnds(t *testing.T) {
 	db := newDB(t)
-	p, scope := newPurger(t, db)
-	fill(t, db, scope, 3*firstRound, 2*day)
+	w, scope := newRowWalk(t, db, keepADay)
+	fill(t, db, scope, 3000, 2*day)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- p.b.Purge(ctx, PurgeConfig{Retention: day, TopicRetention: day, Every: time.Millisecond})
+		ended <- w.b.Purge(ctx, PurgeConfig{Retention: day, TopicRetention: day, Every: time.Millisecond})
 	}()
 	for rowsLeft(t, db, scope) > 0 {
 		select {
@@ -116,56 +149,63 @@ func TestPurge_RunsUntilItsContextEnds(t *testing.T) {
 	}
 }
 
-// A database that fails is asked again.
+// A database that fails is asked again, and nothing of the failed round counts.
 func TestPurge_GoesOnAfterAnError(t *testing.T) {
 	db := newDB(t)
-	p, scope := newPurger(t, db)
+	w, scope := newRowWalk(t, db, keepADay)
 	fill(t, db, scope, 3, 2*day)
 	db.MustExec("ALTER TABLE inbox RENAME TO away")
-	if more, err := p.round(t.Context()); more || state(err) != "42P01" {
-		t.Errorf("without its table: more %v, error %v, want 42P01", more, err)
+	if err := w.walk(t.Context()); state(err) != "42P01" {
+		t.Errorf("without its table: error %v, want 42P01", err)
 	}
 	db.MustExec("ALTER TABLE away RENAME TO inbox")
-	_, err := p.round(t.Context())
-	must(t, err)
+	must(t, w.walk(t.Context()))
 	if left := rowsLeft(t, db, scope); left != 0 {
 		t.Errorf("%d left, want none", left)
 	}
 }
 
-func TestNextRound(t *testing.T) {
+func TestNextPages(t *testing.T) {
 	for _, tt := range []struct {
-		size, removed int
-		took          time.Duration
-		want          int
+		pages int64
+		took  time.Duration
+		want  int64
 	}{
-		{1000, 1000, 10 * time.Millisecond, 2000},
-		{1000, 1000, 70 * time.Millisecond, 1000},
-		{1000, 10, 10 * time.Millisecond, 1000}, // nothing is learned from a short one
-		{1000, 1000, 200 * time.Millisecond, 500},
-		{leastRound, leastRound, time.Second, leastRound},
-		{mostRound, mostRound, time.Millisecond, mostRound},
+		{1000, 10 * time.Millisecond, 2000},
+		{1000, 70 * time.Millisecond, 1000},
+		{1000, 200 * time.Millisecond, 500},
+		{leastPages, time.Second, leastPages},
+		{mostPages, time.Millisecond, mostPages},
 	} {
-		if got := nextRound(tt.size, tt.removed, tt.took, 100*time.Millisecond); got != tt.want {
-			t.Errorf("nextRound(%d, %d, %v) = %d, want %d", tt.size, tt.removed, tt.took, got, tt.want)
+		if got := nextPages(tt.pages, tt.took, 100*time.Millisecond); got != tt.want {
+			t.Errorf("nextPages(%d, %v) = %d, want %d", tt.pages, tt.took, got, tt.want)
 		}
 	}
 }
 
 func TestPurge_RefusesEachMistake(t *testing.T) {
-	b := newBox(t, open(t), Config{})
-	good := PurgeConfig{Retention: day, TopicRetention: day}
+	b := newBox(t, open(t), Config{LockTimeout: 20 * time.Second})
 	for want, change := range map[string]func(*PurgeConfig){
 		"Retention is 1s, must be at least 1m":                         func(c *PurgeConfig) { c.Retention = time.Second },
 		"TopicRetention is 0s, must say":                               func(c *PurgeConfig) { c.TopicRetention = 0 },
 		"Retention is 24h0m0s, must be at least TopicRetention (25h0m": func(c *PurgeConfig) { c.TopicRetention = 25 * time.Hour },
 		"Every is -1s, must be above 0":                                func(c *PurgeConfig) { c.Every = -time.Second },
 		"RoundTime is -1s, must be above 0":                            func(c *PurgeConfig) { c.RoundTime = -time.Second },
+		"Retention is 1h0m0s, must be at least " + (4 * MaxBatch * 20 * time.Second).String() + " for marks": func(c *PurgeConfig) { c.Marks, c.Retention = true, time.Hour },
 	} {
-		cfg := good
+		cfg := keepADay
 		change(&cfg)
 		if err := b.Purge(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Purge = %v, want %q", err, want)
+		}
+	}
+	cfg := PurgeConfig{Retention: 2 * time.Hour, TopicRetention: day, Marks: true}
+	if err := cfg.Validate(); err != nil {
+		t.Errorf("with marks: %v", err)
+	}
+	for retention, every := range map[time.Duration]time.Duration{time.Minute: time.Minute, 8 * time.Hour: 30 * time.Minute, 8 * day: time.Hour} {
+		if got := (PurgeConfig{Retention: retention}).withDefaults().Every; got != every {
+			t.Errorf("Every for %v = %v, want %v", retention, got, every)
 		}
 	}
 }
@@ -195,17 +235,21 @@ func TestForget(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	db := newDB(t)
-	p, scope := newPurger(t, db)
-	before, err := p.b.Stats(t.Context())
+	w, scope := newRowWalk(t, db, keepADay)
+	before, err := w.b.Stats(t.Context())
 	must(t, err)
-	if before.Oldest != 0 || before.Tasks != 0 {
+	if before.Oldest != 0 || before.Marks != 0 || before.Dead != 0 || before.Tasks != 0 {
 		t.Errorf("of nothing: %+v", before)
 	}
 	fill(t, db, scope, 1000, time.Hour)
 	db.MustExec("ANALYZE inbox")
-	s, err := p.b.Stats(t.Context())
+	const dead = 7
+	db.MustExec("UPDATE inbox SET dead = true WHERE id IN ('m1', 'm2', 'm3', 'm4', 'm5', 'm6', 'm7')")
+	must(t, w.b.Mark(t.Context(), []Run{{[16]byte{1}, 0, 0, 5}, {[16]byte{1}, 0, 7, 9}}))
+	db.MustExec("INSERT INTO inbox_mark SELECT topic, first, next, seen, ripe, at, scope + 1, part FROM inbox_mark")
+	s, err := w.b.Stats(t.Context())
 	must(t, err)
-	if s.Rows != 1000 || s.Bytes <= before.Bytes || s.Oldest < time.Hour || s.Oldest > time.Hour+time.Minute {
-		t.Errorf("Stats = %+v, want 1000 rows, more than %d bytes, oldest an hour", s, before.Bytes)
+	if s.Rows != 1000 || s.Bytes <= before.Bytes || s.Oldest < time.Hour || s.Oldest > time.Hour+time.Minute || s.Marks != 2 || s.Dead != dead {
+		t.Errorf("Stats = %+v, want 1000 rows, %d of them dead, more than %d bytes, oldest an hour, 2 marks", s, dead, before.Bytes)
 	}
 }
