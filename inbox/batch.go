@@ -57,6 +57,9 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result 
 	es := b.admit(ms, results)
 	if len(es) > 0 {
 		scope, err := b.scopeID(ctx)
+		if err == nil {
+			err = b.prepare(ctx)
+		}
 		if err != nil {
 			again(es, gaveUp(ctx, err))
 		} else {

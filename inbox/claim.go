@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -73,7 +74,7 @@ SELECT CASE WHEN m.marked THEN -m.ord ELSE m.ord END FROM m LEFT JOIN i USING (k
 // claim claims messages with distinct IDs, and returns those that may run. The
 // others get their outcome. An error is of the whole transaction.
 func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fresh []*entry, err error) {
-	ords, err := queryInts(ctx, t.tx, b.sql.claim, b.claimArgs(scope, es)...)
+	ords, err := b.queryClaim(ctx, t, b.claimArgs(scope, es))
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -295,6 +296,10 @@ func queryInts(ctx context.Context, tx *sqlx.Tx, statement string, args ...any) 
 	if err != nil {
 		return nil, err
 	}
+	return scanInts(rows)
+}
+
+func scanInts(rows *sql.Rows) (ns []int, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var n int

@@ -92,6 +92,15 @@ type Config struct {
 	// Defaults to 64 KiB. At most 16 MiB.
 	MaxAnswer int
 
+	// Prepare keeps the claim prepared on each connection of the pool, for as long as
+	// both live: the server plans it once per connection and not each time, and lib/pq
+	// asks once where it asks twice. Make few inboxes per pool then. It must stay off
+	// behind a PgBouncer in transaction mode without max_prepared_statements (1.21 or
+	// newer), and changes little with drivers that prepare by themselves, such as pgx.
+	//
+	// Defaults to false: nothing is left in a session.
+	Prepare bool
+
 	// AsyncCommit leaves synchronous_commit as the server, the database or the
 	// role has set it. A crash of the server may then lose effects that were
 	// reported as applied, together with their rows.

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -19,6 +20,10 @@ type Inbox struct {
 
 	// scope is the row of inbox_scope, 0 until it has been looked up.
 	scope atomic.Int64
+
+	// prepared is the claim, with [Config.Prepare], nil until it is needed. It is
+	// closed with db.
+	prepared atomic.Pointer[sql.Stmt]
 }
 
 // statements are those of the methods, with the names of this inbox's tables.

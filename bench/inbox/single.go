@@ -15,7 +15,7 @@ import (
 func single(ctx context.Context, b *bench) error {
 	const conns = 8
 	const alone, ours = "effect alone", "claim, fence and effect"
-	w, err := b.newWorld(ctx, libPQ, conns, inbox.Config{})
+	w, err := b.newWorld(ctx, libPQ, conns, inbox.Config{Prepare: true})
 	if err != nil {
 		return err
 	}
