@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/onceward/onceward/inbox/internal/crash"
 )
 
 // A handler runs the message at index i of the caller's slice.
@@ -187,7 +189,13 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 	if err != nil || len(fresh) == 0 {
 		return err
 	}
+	if err := t.reach(ctx, crash.AfterClaim); err != nil {
+		return err
+	}
 	if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
+		return err
+	}
+	if err := t.reach(ctx, crash.AfterHandler); err != nil {
 		return err
 	}
 	var kept, failed []*entry
@@ -206,8 +214,14 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 			return err
 		}
 	}
+	if err := t.reach(ctx, crash.BeforeCommit); err != nil {
+		return err
+	}
 	if err := t.commit(); err != nil {
 		return b.notCommitted(t, kept, err)
+	}
+	if err := t.reach(ctx, crash.AfterCommit); err != nil {
+		return err
 	}
 	for _, e := range kept {
 		e.result = e.run.result

@@ -64,9 +64,11 @@ func (s *strider) set(fresh []*entry, fn func(ctx context.Context, tx *sqlx.Tx, 
 }
 
 // blame returns the messages that failed, and one of their errors. One that chose not
-// to act is not among them.
+// to act is not among them, nor one whose statement met a transaction that had failed
+// before, unless nobody says with what.
 func (s *strider) blame(fresh []*entry, errs []error, whole error, took time.Duration) (blamed map[*entry]error, first error) {
 	blamed = map[*entry]error{}
+	var after error
 	for i, e := range fresh {
 		e.run.took = took
 		err := whole
@@ -79,10 +81,19 @@ func (s *strider) blame(fresh []*entry, errs []error, whole error, took time.Dur
 		case skipped(err):
 			e.run.result = Result{Outcome: Skipped, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}
 			continue
+		case state(err) == inFailedTransaction:
+			after = err
+			continue
 		case first == nil || collided(err):
 			first = err
 		}
 		blamed[e] = err
+	}
+	if len(blamed) == 0 && after != nil { // one of those before has hidden its error
+		for _, e := range fresh {
+			blamed[e] = after
+		}
+		first = after
 	}
 	return blamed, first
 }

@@ -197,3 +197,25 @@ func TestApplySet_ConnectionLost(t *testing.T) {
 	}
 	wantEffects(t, db, ids(s.ms)...)
 }
+
+// A statement in a transaction that a neighbour's statement has broken is no fault of
+// its message, whether or not the neighbour says so.
+func TestApplySet_BrokenByANeighbour(t *testing.T) {
+	for name, bad := range map[string]func(context.Context, *sqlx.Tx) error{"told": breaks, "hidden": hides} {
+		t.Run(name, func(t *testing.T) {
+			db := newDB(t)
+			ms := messages(8)
+			rs := newBox(t, db, Config{}).ApplySet(t.Context(), ms, func(ctx context.Context, tx *sqlx.Tx, is []int) []error {
+				errs := make([]error, len(is))
+				for n, i := range is {
+					if errs[n] = effect(ms[i].ID)(ctx, tx); i == 2 {
+						errs[n] = bad(ctx, tx)
+					}
+				}
+				return errs
+			})
+			wantOutcomes(t, rs, Applied, Applied, Failed, Applied, Applied, Applied, Applied, Applied)
+			wantEffects(t, db, ids(ms, 2)...)
+		})
+	}
+}

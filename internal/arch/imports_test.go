@@ -35,6 +35,7 @@ func TestImports(t *testing.T) {
 		{"middleware", []string{fx, pq, tests, own + "consumer"}},
 		{"consumer", []string{fx, pq, tests}},
 		{"reentrant/reentrantfx", []string{kafka, sqlx, pq, tests, own + "inbox", own + "middleware", own + "consumer"}},
+		{"inbox/inboxtest", []string{fx, redis, kafka, pq, tests, own + "reentrant", own + "middleware", own + "consumer"}},
 		{"inbox/inboxfx", []string{redis, kafka, pq, tests, own + "reentrant", own + "middleware", own + "consumer"}},
 		{"consumer/consumerfx", []string{pq, tests}},
 	}
