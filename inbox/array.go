@@ -66,15 +66,20 @@ const maxReadable = 120
 // readable returns what is stored of an ID for people: its beginning, with all
 // that is not printable ASCII escaped, so that any ID can be stored whatever the
 // encoding of the database. The hash alone decides.
-func readable(id string) string {
-	plain := len(id) <= maxReadable
+func readable(id string) string { return cut(id, maxReadable) }
+
+// maxLast is how much of an error is stored for people, in bytes.
+const maxLast = 500
+
+func cut(id string, limit int) string {
+	plain := len(id) <= limit
 	for i := 0; plain && i < len(id); i++ {
 		plain = ' ' <= id[i] && id[i] <= '~'
 	}
 	if plain {
 		return id
 	}
-	b := make([]byte, 0, maxReadable)
+	b := make([]byte, 0, limit)
 	for i, r := range id {
 		n := len(b)
 		switch {
@@ -87,7 +92,7 @@ func readable(id string) string {
 			q := strconv.AppendQuoteRuneToASCII(nil, r)
 			b = append(b, q[1:len(q)-1]...)
 		}
-		if len(b) > maxReadable-3 {
+		if len(b) > limit-3 {
 			return string(b[:n]) + "..."
 		}
 	}

@@ -66,13 +66,19 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result 
 			again(es, gaveUp(ctx, err))
 		} else {
 			for _, batch := range split(es) {
-				b.apply(ctx, scope, batch, fn)
+				if b.cfg.MaxAttempts > 0 && batch[0].msg.Suspect {
+					b.applySuspect(ctx, scope, batch[0], fn)
+				} else {
+					b.apply(ctx, scope, batch, fn)
+				}
 			}
+			b.reckon(ctx, scope, es)
 		}
 	}
 	for _, e := range es {
 		results[e.index] = e.result
 	}
+	b.buryUnnamed(ctx, ms, results)
 	return results
 }
 
@@ -112,7 +118,7 @@ func (b *Inbox) admit(ms []Message, results []Result) []*entry {
 
 // split cuts messages into those of one transaction each.
 func split(es []*entry) [][]*entry {
-	several := func(e *entry) bool { return len(e.fences) > 1 }
+	several := func(e *entry) bool { return len(e.fences) > 1 || e.msg.Suspect }
 	var together []*entry
 	for _, e := range es {
 		if !several(e) {
@@ -186,6 +192,9 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 	}
 	defer t.rollback()
 	fresh, err := b.claim(ctx, t, scope, es)
+	if err == nil && es[0].redriven {
+		fresh, err = b.reclaim(ctx, t, scope, es[0], fresh)
+	}
 	if err != nil || len(fresh) == 0 {
 		return err
 	}
@@ -195,7 +204,7 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 	if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
 		return err
 	}
-	if err := t.reach(ctx, crash.AfterHandler); err != nil {
+	if err := t.reach(ctx, crash.AfterHandler); err != nil || t.over {
 		return err
 	}
 	var kept, failed []*entry
@@ -206,18 +215,21 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 			failed = append(failed, e)
 		}
 	}
-	if len(kept) == 0 {
-		return nil
-	}
-	if len(failed) > 0 {
-		if err := b.unclaim(ctx, t, failed); err != nil {
-			return err
+	if worth, err := b.account(ctx, t, scope, kept, failed); err != nil || !worth {
+		unaccount(failed, false)
+		if state(err) == inFailedTransaction && len(kept) > 0 {
+			return b.notCommitted(t, kept, err) // a handler without a savepoint after it has hidden an error
 		}
+		return err
 	}
 	if err := t.reach(ctx, crash.BeforeCommit); err != nil {
 		return err
 	}
 	if err := t.commit(); err != nil {
+		unaccount(failed, t.unknown(err))
+		if len(kept) == 0 {
+			return fmt.Errorf("commit: %w", err)
+		}
 		return b.notCommitted(t, kept, err)
 	}
 	if err := t.reach(ctx, crash.AfterCommit); err != nil {
@@ -226,6 +238,7 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 	for _, e := range kept {
 		e.result = e.run.result
 	}
+	b.died(failed)
 	return nil
 }
 
@@ -243,7 +256,7 @@ func (b *Inbox) notCommitted(t *txn, kept []*entry, err error) error {
 	case collided(err):
 		return fmt.Errorf("commit: %w", err)
 
-	case disconnected(err), state(err) == "" && !t.alive():
+	case t.unknown(err):
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 		if len(kept) == 1 && one.run.took >= b.cfg.MaxHold {
 			// It was idle for longer than the server allows, so this is no accident. If
@@ -256,9 +269,9 @@ func (b *Inbox) notCommitted(t *txn, kept []*entry, err error) error {
 	case len(kept) > 1:
 		return fmt.Errorf("%w: %w", errHalve, err)
 
-	case state(err) == "":
-		// The driver's word, in place of the server's, for a COMMIT that was a
-		// ROLLBACK: a statement had failed, and nobody had said so.
+	case state(err) == "", state(err) == inFailedTransaction:
+		// The first is the driver's word, in place of the server's, for a COMMIT that
+		// was a ROLLBACK: a statement had failed, and nobody had said so.
 		err = fmt.Errorf("%w: %w", ErrSwallowed, err)
 	}
 	one.result = one.failed(err) // deferred constraints and triggers speak at COMMIT
@@ -288,6 +301,7 @@ func (e *entry) again(err error) Result { return Result{Outcome: Again, Err: &Ag
 // sound. To wait in vain for a lock is not the message's fault.
 func (e *entry) failed(err error) Result {
 	if state(err) == lockNotAvailable {
+		e.blamed = true
 		return e.again(err)
 	}
 	return Result{Outcome: Failed, Err: fmt.Errorf("inbox: handle message %q: %w", e.id, err)}

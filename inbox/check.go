@@ -53,6 +53,19 @@ var tables = []table{
 			"off": "bigint", "token": "bigint", "part": "integer", "scope": "integer", "starts": "integer", "state": "text", "id": "text",
 		},
 	},
+	{
+		name: "inbox_attempt", version: 4, unique: "key", rights: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
+		columns: map[string]string{
+			"key": "uuid", "at": "timestamp with time zone", "scope": "integer", "attempts": "integer", "started": "integer", "id": "text", "last": "text",
+		},
+	},
+	{
+		name: "inbox_parked", version: 4, unique: "scope,resource,seq",
+		columns: map[string]string{
+			"resource": "uuid", "seq": "bigint", "at": "timestamp with time zone", "key": "uuid", "scope": "integer", "dead": "boolean", "name": "text",
+			"id": "text", "message": "bytea",
+		},
+	},
 }
 
 // A SchemaError says what the database lacks.

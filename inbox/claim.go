@@ -58,7 +58,7 @@ WITH s AS MATERIALIZED (
   WHERE t.token >= s.oldest OR t.token < 1000000000000000
   ORDER BY t.resource
   ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE g.token <= EXCLUDED.token
-  RETURNING g.resource
+  RETURNING g.resource, g.parked
 ), i AS (
   INSERT INTO {inbox} (key, scope, id, fingerprint, topic, part, off)
   SELECT key, $4::int, id, fingerprint, topic, part, off FROM m
@@ -70,6 +70,19 @@ WITH s AS MATERIALIZED (
   RETURNING key
 )
 SELECT CASE WHEN m.marked THEN -m.ord ELSE m.ord END FROM m LEFT JOIN i USING (key) WHERE i.key IS NULL`
+
+// notedFrom is added to the positions of claimNotedSQL, to tell them from the others.
+const notedFrom = 1_000_000
+
+// claimNotedSQL goes on with claimSQL where failures are counted. Out: the positions,
+// plus notedFrom, of messages of which something is noted, fresh or not: they have a row
+// in inbox_attempt, or a fence of theirs is parked.
+const claimNotedSQL = `
+UNION ALL
+SELECT m.ord + 1000000 FROM m
+WHERE m.key = ANY (ARRAY(SELECT a.key FROM {inbox_attempt} a WHERE a.key = ANY ($5::uuid[])))
+  OR m.resource = ANY (ARRAY(SELECT resource FROM f WHERE parked))
+  OR $14::int > 0 AND EXISTS (SELECT FROM f WHERE parked)`
 
 // claim claims messages with distinct IDs, and returns those that may run. The
 // others get their outcome. An error is of the whole transaction.
@@ -84,6 +97,10 @@ func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fr
 	old := make([]*entry, 0, len(ords))
 	is := make([]bool, len(es))
 	for _, ord := range ords {
+		if ord > notedFrom {
+			es[ord-notedFrom-1].noted = true
+			continue
+		}
 		if ord < 0 {
 			ord = -ord
 			es[ord-1].marked = true
@@ -95,6 +112,9 @@ func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fr
 		if !is[i] {
 			fresh = append(fresh, e)
 		}
+	}
+	if len(old) == 0 {
+		return fresh, nil
 	}
 	if err := b.look(ctx, t, old); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)

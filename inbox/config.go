@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // Defaults and limits of [Config].
@@ -101,6 +104,32 @@ type Config struct {
 	// Defaults to false: nothing is left in a session.
 	Prepare bool
 
+	// MaxAttempts is how many failures are charged to a message before it is given up: it
+	// is [Dead] then, decided for good. Failures are counted in the database, so by all
+	// processes together; a message that can never succeed (an error with a method
+	// Permanent() bool that answers true) is given up at once, and so is one whose ID
+	// belongs to another, or that has none, if it has a [Message.Position].
+	//
+	// Defaults to 0: the inbox counts nothing and gives nobody up. At most 1000.
+	MaxAttempts int
+
+	// MaxStarts is how many processes may die while they handle one [Message.Suspect].
+	// Then it is given up with a [*CrashError], without being handled. It counts only
+	// where MaxAttempts is set.
+	//
+	// Defaults to [DefaultMaxStarts]. At most 1000.
+	MaxStarts int
+
+	// DeadLetter is called for each message that is given up, with the transaction that
+	// decides it: what it writes is committed with that or not at all. A table of
+	// messages to send is a good place. If it fails, its writes are undone and the message
+	// stays [Failed]; the next failure tries again. It must not end tx. It runs on the
+	// goroutine of the call, and may run again for a message whose transaction was not
+	// committed.
+	//
+	// Defaults to nothing: the row of the message says that it is dead, and the log why.
+	DeadLetter func(ctx context.Context, tx *sqlx.Tx, d DeadLetter) error
+
 	// AsyncCommit leaves synchronous_commit as the server, the database or the
 	// role has set it. A crash of the server may then lose effects that were
 	// reported as applied, together with their rows.
@@ -133,6 +162,7 @@ func (c Config) withDefaults() Config {
 	c.LockTimeout = cmp.Or(c.LockTimeout, min(DefaultLockTimeout, c.MaxHold))
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, DefaultCommitTimeout)
 	c.Stride = cmp.Or(c.Stride, DefaultStride)
+	c.MaxStarts = cmp.Or(c.MaxStarts, DefaultMaxStarts)
 	c.MaxAnswer = cmp.Or(c.MaxAnswer, DefaultMaxAnswer)
 	c.FenceRetention = cmp.Or(c.FenceRetention, max(DefaultFenceRetention, 2*c.longestClaim()))
 	c.Logger = cmp.Or(c.Logger, slog.Default())
@@ -176,6 +206,12 @@ func (c Config) validate() error {
 	}
 	if least := max(time.Hour, 2*c.longestClaim()); c.FenceRetention < least {
 		add("FenceRetention is %v, must be at least %v (with this LockTimeout)", c.FenceRetention, least)
+	}
+	if c.MaxAttempts < 0 || c.MaxAttempts > 1000 {
+		add("MaxAttempts is %d, must be from 1 to 1000, or 0 to count nothing", c.MaxAttempts)
+	}
+	if c.MaxStarts < 1 || c.MaxStarts > 1000 {
+		add("MaxStarts is %d, must be from 1 to 1000", c.MaxStarts)
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,10 @@ func TestNew_Validate(t *testing.T) {
 		{"short commit", "CommitTimeout is 99ms, must be from 100ms to 1h", func(c *Config) { c.CommitTimeout = 99 * time.Millisecond }},
 		{"long commit", "CommitTimeout is 1h0m1s, must be from 100ms to 1h", func(c *Config) { c.CommitTimeout = time.Hour + time.Second }},
 		{"negative stride", "Stride is -1, must be from 1 to 64", func(c *Config) { c.Stride = -1 }},
+		{"negative attempts", "MaxAttempts is -1, must be from 1 to 1000, or 0", func(c *Config) { c.MaxAttempts = -1 }},
+		{"many attempts", "MaxAttempts is 1001, must be from 1 to 1000, or 0", func(c *Config) { c.MaxAttempts = 1001 }},
+		{"negative starts", "MaxStarts is -1, must be from 1 to 1000", func(c *Config) { c.MaxStarts = -1 }},
+		{"many starts", "MaxStarts is 1001, must be from 1 to 1000", func(c *Config) { c.MaxStarts = 1001 }},
 		{"wide stride", "Stride is 65, must be from 1 to 64", func(c *Config) { c.Stride = 65 }},
 	}
 	db := openURL(t, "postgres://x@127.0.0.1:1/x") // New does no I/O
@@ -61,10 +66,10 @@ func TestNew_Validate(t *testing.T) {
 func TestNew_LeavesTheCallersConfigAlone(t *testing.T) {
 	cfg := Config{Consumer: "billing"}
 	b := newBox(t, openURL(t, "postgres://x@127.0.0.1:1/x"), cfg)
-	if cfg != (Config{Consumer: "billing"}) {
+	if !reflect.DeepEqual(cfg, Config{Consumer: "billing"}) {
 		t.Errorf("config = %+v, was changed", cfg)
 	}
-	if b.cfg.MaxHold != DefaultMaxHold || b.cfg.LockTimeout != DefaultLockTimeout || b.cfg.CommitTimeout != DefaultCommitTimeout || b.cfg.Stride != DefaultStride || b.cfg.Logger == nil {
+	if b.cfg.MaxHold != DefaultMaxHold || b.cfg.LockTimeout != DefaultLockTimeout || b.cfg.CommitTimeout != DefaultCommitTimeout || b.cfg.Stride != DefaultStride || b.cfg.MaxStarts != DefaultMaxStarts || b.cfg.Logger == nil {
 		t.Errorf("defaults = %+v", b.cfg)
 	}
 }

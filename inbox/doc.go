@@ -60,6 +60,9 @@
 //	        ctx ended                             Again, all of the transaction
 //	COMMIT  refused by the server                 Failed; a batch is halved to find whom it was
 //	        no answer                             Again: claiming again tells what became of it
+//	Failed  the last attempt, or a permanent one  Dead, with its dead letter; later copies are Duplicate
+//	Dead    Redrive, handler nil                  Applied
+//	        Revive                                as if it had never come
 //
 // # When things go wrong
 //
@@ -78,6 +81,21 @@
 // A network that swallows packets: COMMIT and ROLLBACK are given up after
 // [Config.CommitTimeout]. Other statements wait for as long as the driver does
 // after ctx has ended; set TCP keepalives.
+//
+// # Giving up
+//
+// With [Config.MaxAttempts] the inbox counts failures, in the transaction of the batch if
+// that is committed, else in one of its own: so each is counted once, whichever process
+// saw it, or not at all if the database cannot be asked. The last one makes the message
+// [Dead]: its row stays, and [Config.DeadLetter] writes its dead letter in the same
+// transaction, once. A success takes the memory of failures with it.
+//
+// Collisions, lost connections, the end of contexts and errors with a method Uncharged()
+// bool that answers true are charged to nobody, until a message has met more than
+// [MaxUncharged] of them in a row.
+//
+// A message that kills its process leaves no failure behind. It is found if it is
+// delivered as a [Message.Suspect] to those who come after.
 //
 // # Effects outside of the database
 //

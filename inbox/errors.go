@@ -107,6 +107,22 @@ func (e *AgainError) Error() string {
 func (e *AgainError) Unwrap() error   { return e.Err }
 func (e *AgainError) Uncharged() bool { return true }
 
+// A DeadError says that a message was given up. Its dead letter is committed, and further
+// deliveries are duplicates, until [Inbox.Redrive] or [Inbox.Revive].
+type DeadError struct {
+	ID       string
+	Attempts int   // failures that were charged; 0 if it was never handled
+	Err      error // the last one
+}
+
+func (e *DeadError) Error() string {
+	return fmt.Sprintf("inbox: message %q was given up after %d attempts: %v", e.ID, e.Attempts, e.Err)
+}
+func (e *DeadError) Unwrap() error { return e.Err }
+
+// Skipped says that the message is decided: nothing is left to do for who delivers it.
+func (e *DeadError) Skipped() bool { return true }
+
 // A PanicError is what a panic of a handler becomes.
 type PanicError struct {
 	Value any    // what was panicked with
@@ -121,45 +137,45 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// skipped reports whether a handler's error means that it chose not to act. As
-// for all classes of errors, the outermost one counts.
-func skipped(err error) bool {
-	answer, _ := outermost(err)
-	return answer
-}
+// A class is what an error of a handler says of itself, by its methods.
+type class int
 
-func outermost(err error) (skip, found bool) {
-	switch e := err.(type) {
-	case nil:
-		return false, false
-	case interface{ Skipped() bool }:
-		if e.Skipped() {
-			return true, true
-		}
-	case interface{ Stopped() bool }:
-		if e.Stopped() {
-			return false, true
-		}
-	case interface{ Permanent() bool }:
-		if e.Permanent() {
-			return false, true
-		}
-	case interface{ Uncharged() bool }:
-		if e.Uncharged() {
-			return false, true
-		}
+const (
+	classNone class = iota // it says nothing
+	classSkip
+	classStop
+	classPermanent
+	classUncharged
+)
+
+// skipped reports whether a handler's error means that it chose not to act.
+func skipped(err error) bool { return classOf(err) == classSkip }
+
+// classOf returns the class of err. Of several in one error, the outermost counts.
+func classOf(err error) class {
+	if e, ok := err.(interface{ Skipped() bool }); ok && e.Skipped() {
+		return classSkip
+	}
+	if e, ok := err.(interface{ Stopped() bool }); ok && e.Stopped() {
+		return classStop
+	}
+	if e, ok := err.(interface{ Permanent() bool }); ok && e.Permanent() {
+		return classPermanent
+	}
+	if e, ok := err.(interface{ Uncharged() bool }); ok && e.Uncharged() {
+		return classUncharged
 	}
 	switch e := err.(type) {
 	case interface{ Unwrap() error }:
-		return outermost(e.Unwrap())
+		return classOf(e.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, err := range e.Unwrap() {
-			if skip, found := outermost(err); found {
-				return skip, true
+			if c := classOf(err); c != classNone {
+				return c
 			}
 		}
 	}
-	return false, false
+	return classNone
 }
 
 // SQLSTATE codes that decide something here.

@@ -18,6 +18,8 @@ type Inbox struct {
 	sql  statements
 	pace pace
 
+	streaks streaks
+
 	// scope is the row of inbox_scope, 0 until it has been looked up.
 	scope atomic.Int64
 
@@ -29,6 +31,7 @@ type Inbox struct {
 // statements are those of the methods, with the names of this inbox's tables.
 type statements struct {
 	scope, newScope, claim, look, busy, unclaim, answer, mark string
+	charge, forgive, dead, revive, start, end                 string
 }
 
 // New returns an inbox on db. It reports every mistake in cfg, and does no I/O.
@@ -43,10 +46,17 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	in := cfg.names().in
+	claim := claimSQL
+	if cfg.MaxAttempts > 0 {
+		claim += claimNotedSQL
+	}
 	return &Inbox{
 		db:  db,
 		cfg: cfg,
-		sql: statements{in(scopeSQL), in(newScopeSQL), in(claimSQL), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL)},
+		sql: statements{
+			in(scopeSQL), in(newScopeSQL), in(claim), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL),
+			in(chargeSQL), in(forgiveSQL), in(deadSQL), in(reviveSQL), in(startSQL), in(endSQL),
+		},
 	}, nil
 }
 

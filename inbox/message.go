@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"crypto/sha256"
+	"encoding"
 	"encoding/binary"
 	"fmt"
 	"strconv"
@@ -31,6 +32,18 @@ type Message struct {
 	// Position is where the message came from, kept with its row. If it lies in a run
 	// that is marked, the message is a [Duplicate]: see [Inbox.Mark]. Nil: not Kafka.
 	Position *Position
+
+	// Suspect says that a process has died while it may have been at work on this message:
+	// the first ones of a partition that was taken over from one that did not say
+	// good-bye. A suspect is applied in a transaction of its own, and where failures are
+	// counted its start is written down before, which costs a transaction more: so a
+	// message that kills its process is [Dead] after [Config.MaxStarts] of them.
+	Suspect bool
+
+	// Body is the message itself, for whoever gives it up or keeps it: it is handed to
+	// [Config.DeadLetter] as it is, and marshalled only where the message is stored. Nil:
+	// nothing.
+	Body encoding.BinaryMarshaler
 }
 
 // A Fence is the number of a lock grant.
@@ -87,10 +100,22 @@ type entry struct {
 	digested    bool // whether fingerprint means something
 	fences      []fence
 	position    *Position
-	marked      bool // whether its position lies in a run, see Mark
+	marked      bool     // whether its position lies in a run, see Mark
+	msg         *Message // of the caller
 
 	run    run    // of its handler, in the transaction at work
 	result Result // zero until it is decided
+
+	// How its failures are counted, see account and reckon.
+	noted    bool       // something is known of it: failures, or a dead letter before it
+	blamed   bool       // its handler was at work when something failed that was nobody's fault
+	forced   bool       // to be charged with a failure that was nobody's fault
+	charged  bool       // with its failure, in a transaction that is committed, or may be
+	begun    bool       // as a suspect, and not seen to end
+	lost     bool       // to be buried, without being handled
+	redriven bool       // though it is dead
+	attempts int        // failures charged, this one included
+	dead     *DeadError // its result, once it is committed
 }
 
 type fence struct {
@@ -114,6 +139,7 @@ func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
 		id:       m.ID,
 		key:      b.key(m.ID),
 		position: m.Position,
+		msg:      m,
 	}
 	if len(m.Digest) > 0 {
 		e.fingerprint, e.digested = hash("onceward inbox fingerprint", string(m.Digest)), true
@@ -131,15 +157,22 @@ func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
 			return nil, err
 		}
 	}
-	if p := m.Position; p != nil {
-		if p.Topic == ([16]byte{}) {
-			return nil, &IdentityError{"Position.Topic", "is zero, must be the ID of the topic"}
-		}
-		if p.Partition < 0 || p.Offset < 0 {
-			return nil, &IdentityError{"Position", fmt.Sprintf("is partition %d, offset %d, must not be negative", p.Partition, p.Offset)}
-		}
+	if err := checkPosition(m.Position); err != nil {
+		return nil, err
 	}
 	return e, nil
+}
+
+func checkPosition(p *Position) error {
+	switch {
+	case p == nil:
+		return nil
+	case p.Topic == ([16]byte{}):
+		return &IdentityError{"Position.Topic", "is zero, must be the ID of the topic"}
+	case p.Partition < 0 || p.Offset < 0:
+		return &IdentityError{"Position", fmt.Sprintf("is partition %d, offset %d, must not be negative", p.Partition, p.Offset)}
+	}
+	return nil
 }
 
 // add adds a fence. One grant named twice is one fence; two grants of one lock

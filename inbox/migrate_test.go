@@ -299,7 +299,7 @@ func asRole(t *testing.T, db *sqlx.DB, address string, grants ...string) *sqlx.D
 func TestCheck_RoleWithoutDDL(t *testing.T) {
 	address := devtest.PostgresURL(t)
 	db := migrate(t, openURL(t, address))
-	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task TO {role}",
+	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task TO {role}",
 		"GRANT INSERT ON effect TO {role}; GRANT USAGE ON effect_seq_seq TO {role}")
 	if _, err := app.Exec("CREATE TABLE mine (id int)"); state(err) != "42501" {
 		t.Fatalf("the role may make tables: %v", err)
@@ -325,29 +325,33 @@ func TestCheck_Rights(t *testing.T) {
 	db := migrate(t, openURL(t, address))
 	app := asRole(t, db, address)
 	e := as[*SchemaError](t, Check(t.Context(), app))
-	if len(e.Missing) != 21 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
+	if len(e.Missing) != 25 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
 		t.Errorf("missing = %q; DDL:\n%s", e.Missing, e.DDL)
 	}
 	db.MustExec(e.DDL)
 	must(t, Check(t.Context(), app))
 
 	ms := messages(3)
-	run := func(_ context.Context, _ *sqlx.Tx, i int) error {
-		if i == 1 {
-			return errBoom
-		}
-		return nil
-	}
 	try := func() error {
-		db.MustExec("TRUNCATE inbox, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task")
-		b := newBox(t, app, Config{})
+		db.MustExec("TRUNCATE inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task")
+		b := newBox(t, app, Config{MaxAttempts: 9})
 		var errs []error
-		for range 2 {
-			for i, r := range b.ApplyBatch(t.Context(), ms, run) {
-				if i != 1 {
+		for n := range 3 {
+			bad := n < 2
+			got := b.ApplyBatch(t.Context(), ms, func(_ context.Context, _ *sqlx.Tx, i int) error {
+				if i == 1 && bad {
+					return errBoom
+				}
+				return nil
+			})
+			for i, r := range got {
+				if i != 1 || !bad {
 					errs = append(errs, r.Err)
 				}
 			}
+		}
+		if err := b.Bury(t.Context(), Message{ID: "buried"}, errBoom).Err; state(err) != "" {
+			errs = append(errs, err)
 		}
 		// What is done is written down for as long as the lease lasts.
 		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry, Lease: time.Second})
@@ -411,6 +415,11 @@ func TestSchema_Constraints(t *testing.T) {
 		{"INSERT INTO inbox (key, scope, id, topic, part, off) VALUES (" + b + ", 1, 'b', " + a + ", -1, 1)", "23514"},
 		{"INSERT INTO inbox (key, scope, id, topic, part, off) VALUES (" + b + ", 1, 'b', " + a + ", 1, -1)", "23514"},
 		{"INSERT INTO inbox (key, scope, id, topic, part, off) VALUES (" + b + ", 1, 'b', " + a + ", 1, 1)", ""},
+		{"INSERT INTO inbox_attempt (key, scope, attempts, started, id, last) VALUES (" + a + ", 1, -1, 0, '', '')", "23514"},
+		{"INSERT INTO inbox_attempt (key, scope, attempts, started, id, last) VALUES (" + a + ", 1, 0, -1, '', '')", "23514"},
+		{"INSERT INTO inbox_attempt (key, scope, attempts, started, id, last) VALUES (" + a + ", 1, 0, 0, '', '')", ""},
+		{"INSERT INTO inbox_attempt (key, scope, attempts, started, id, last) VALUES (" + a + ", 1, 0, 0, '', '')", "23505"},
+		{"INSERT INTO inbox_parked (resource, key, scope, dead, name, id, message) VALUES (" + a + ", " + a + ", 1, false, '', '', NULL)", "23502"},
 		{"INSERT INTO inbox_fence (resource, token) VALUES (" + a + ", 1)", "23505"},
 		{"INSERT INTO inbox_fence (resource, token) VALUES (" + b + ", 0)", "23514"},
 		{"INSERT INTO inbox_fence (token) VALUES (1)", "23502"},

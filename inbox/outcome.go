@@ -37,16 +37,19 @@ const (
 	// Parked: whether the effect of the message took place is not known, and people
 	// have to decide. A row says so, so it need not be delivered again.
 	Parked
+
+	// Dead: the message was given up, and its dead letter is committed with its row.
+	Dead
 )
 
 // Decided reports whether the message is done: its row is committed, so it need
 // not be delivered again.
 func (o Outcome) Decided() bool {
-	return o == Applied || o == Skipped || o == Duplicate || o == Parked
+	return o == Applied || o == Skipped || o == Duplicate || o == Parked || o == Dead
 }
 
 func (o Outcome) String() string {
-	names := [...]string{"none", "applied", "skipped", "duplicate", "conflict", "busy", "stale", "again", "failed", "parked"}
+	names := [...]string{"none", "applied", "skipped", "duplicate", "conflict", "busy", "stale", "again", "failed", "parked", "dead"}
 	if o < 0 || int(o) >= len(names) {
 		return fmt.Sprintf("Outcome(%d)", int(o))
 	}
@@ -64,7 +67,7 @@ type Result struct {
 
 	// Err is nil for Applied and Duplicate. For Skipped and Failed it wraps what
 	// the handler returned, a [*PanicError], [ErrSwallowed], [ErrIdle], [ErrEnded]
-	// or an [*IdentityError]. Else it is a [*ConflictError], [*BusyError],
-	// [*StaleError] or [*AgainError].
+	// or an [*IdentityError]. For Dead it is a [*DeadError]. Else it is a
+	// [*ConflictError], [*BusyError], [*StaleError] or [*AgainError].
 	Err error
 }

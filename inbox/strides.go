@@ -161,6 +161,7 @@ func (s *strider) call(e *entry) error {
 // of err, through nobody's fault.
 func (s *strider) hopeless(e *entry, err error) error {
 	if s.ctx.Err() != nil || collided(err) {
+		e.blamed = e.run.took > 0
 		return fmt.Errorf("handle message %q: %w", e.id, err)
 	}
 	return nil
@@ -188,6 +189,7 @@ func (s *strider) broken(es []*entry, bad int, err, undone error) error {
 	case bad < 0:
 		return fmt.Errorf("connection lost: %w", err)
 	case disconnected(err): // perhaps its own doing, perhaps not
+		es[bad].blamed = true
 		es[bad].result = es[bad].again(fmt.Errorf("connection lost while its handler ran: %w", err))
 		return errApart
 	}

@@ -106,6 +106,11 @@ func (t *txn) await(name string, f func() error) error {
 	return fmt.Errorf("%w to %s within %v", errNoAnswer, name, t.b.cfg.CommitTimeout)
 }
 
+// unknown reports whether err, of COMMIT, leaves open what became of the transaction.
+func (t *txn) unknown(err error) bool {
+	return errors.Is(err, errNoAnswer) || disconnected(err) || state(err) == "" && !ended(err) && !t.alive()
+}
+
 // alive reports whether the server still answers on the connection. If it does
 // after a COMMIT that returned an error, that error was an answer, too.
 func (t *txn) alive() bool {
