@@ -29,7 +29,7 @@ import (
 // paused would miss what was marked and removed meanwhile; what is marked while the
 // statement waits for a lock is not ripe before it is over.
 //
-// f leaves out tokens that are too old: see fenceTooOld.
+// f leaves out tokens that are too old: see Config.FenceRetention.
 //
 // i inserts the rows of the messages whose fence passed. Lock order: all fences by
 // resource, then all rows by key, so no two claims wait for each other. It is the

@@ -21,6 +21,7 @@ var parts = []program.Part[*bench]{
 	{Name: "batches", About: "lock, inbox and effect of whole batches", Run: batches},
 	{Name: "duplicates", About: "what a message writes that comes again", Run: duplicates},
 	{Name: "rows", About: "the claim in a large table and in a small one", Run: rows},
+	{Name: "purge", About: "inserts as fast as can be, while old rows are removed", Run: purged},
 }
 
 // A size says how much is measured.
