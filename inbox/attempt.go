@@ -111,6 +111,23 @@ func (b *Inbox) charge(ctx context.Context, t *txn, scope int64, es []*entry) er
 	return nil
 }
 
+// dropAttemptsSQL removes what is known of messages that never came again, and of those
+// that were charged to one while another waited with its claim: what was written during
+// the wait cannot be seen by the claim. A row that somebody is at is left for the next
+// time.
+const dropAttemptsSQL = `
+DELETE FROM {inbox_attempt} WHERE key = ANY (ARRAY(
+  SELECT a.key FROM {inbox_attempt} a WHERE a.scope = $1::int AND a.at < now() - $2::bigint * interval '1 millisecond'
+  LIMIT 10000 FOR UPDATE OF a SKIP LOCKED))`
+
+// dropAttempts is the purge of inbox_attempt, a small table.
+func (b *Inbox) dropAttempts(ctx context.Context, t *txn, scope int64, cfg PurgeConfig) error {
+	if _, err := t.tx.ExecContext(ctx, b.cfg.names().in(dropAttemptsSQL), scope, milliseconds(cfg.unmarked())); err != nil {
+		return fmt.Errorf("drop old attempts: %w", err)
+	}
+	return nil
+}
+
 // unaccount takes back what account has set, since nothing of it was committed, or nobody
 // knows. Then the accounts are not written once more: they might count twice.
 func unaccount(es []*entry, unknown bool) {

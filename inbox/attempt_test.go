@@ -520,3 +520,32 @@ func TestStreaks(t *testing.T) {
 		t.Errorf("failures = %d, want no more than are asked for", got)
 	}
 }
+
+// What is known of failures is purged and forgotten like the rest, and counted.
+func TestAttempts_Retention(t *testing.T) {
+	db := newDB(t)
+	w, scope := newRowWalk(t, db, keepADay)
+	b := newBox(t, db, Config{MaxAttempts: 5})
+	for _, id := range []string{"old", "young", "jane@example.org"} {
+		wantOutcome(t, b.Apply(t.Context(), Message{ID: id}, fails), Failed)
+	}
+	other := newBox(t, db, Config{MaxAttempts: 5, Consumer: "other"})
+	wantOutcome(t, other.Apply(t.Context(), Message{ID: "theirs"}, fails), Failed)
+	db.MustExec("UPDATE inbox_attempt SET at = now() - interval '25 hours' WHERE id IN ('old', 'theirs')")
+	must(t, w.walk(t.Context()))
+	wantAttempts(t, db, "jane@example.org:1:0", "theirs:1:0", "young:1:0")
+
+	if known, err := b.Forget(t.Context(), "jane@example.org"); err != nil || !known {
+		t.Errorf("Forget = %v, %v, want true", known, err)
+	}
+	var readable int
+	must(t, db.Get(&readable, "SELECT count(*) FROM inbox_attempt WHERE id LIKE 'jane%' OR last LIKE '%jane%'"))
+	if readable != 0 {
+		t.Error("the ID can still be read")
+	}
+	s, err := b.Stats(t.Context())
+	must(t, err)
+	if s.Failed != 2 {
+		t.Errorf("Stats.Failed = %d, want 2 of scope %d", s.Failed, scope)
+	}
+}

@@ -101,7 +101,22 @@ func (l *load) run(workers, batches int) {
 }
 
 func TestLoad_OverlappingBatches(t *testing.T) {
+	overlapping(t, newLoad(t))
+}
+
+// To count failures changes nothing of this, and who is given up is so once.
+func TestLoad_CountingFailures(t *testing.T) {
 	l := newLoad(t)
+	hook, written := letters(t, l.db)
+	l.b = newBox(t, l.db, Config{LockTimeout: time.Minute, MaxAttempts: 2, DeadLetter: hook})
+	overlapping(t, l)
+	if n := len(written()); n == 0 || n != l.outcomes[Dead] {
+		t.Errorf("%d dead letters of %d dead, want as many, and some", n, l.outcomes[Dead])
+	}
+}
+
+func overlapping(t *testing.T, l *load) {
+	t.Helper()
 	l.run(8, 25)
 	if l.codes["40P01"] > 0 || l.codes["40001"] > 0 {
 		t.Errorf("errors of collisions = %v, want none", l.codes)
@@ -122,7 +137,7 @@ func TestLoad_OverlappingBatches(t *testing.T) {
 		t.Errorf("effects under a fence that went back: %q", bad)
 	}
 	var rows, history int
-	must(t, l.db.Get(&rows, "SELECT count(*) FROM inbox"))
+	must(t, l.db.Get(&rows, "SELECT count(*) FROM inbox WHERE NOT dead"))
 	must(t, l.db.Get(&history, "SELECT count(*) FROM history"))
 	if rows != l.outcomes[Applied] || history != rows {
 		t.Errorf("%d applied, %d rows, %d effects, want the same", l.outcomes[Applied], rows, history)

@@ -152,13 +152,19 @@ func (b *Inbox) rowWalk(cfg PurgeConfig) *walk {
 		return []any{strconv.FormatInt(scope, 10), milliseconds(cfg.Retention), milliseconds(cfg.unmarked())}
 	}
 	w := newWalk(b, "{inbox}", b.scopeID, cfg.Every, cfg.RoundTime, purgeSQL, args)
-	w.first = func(ctx context.Context, t *txn, scope int64) error { return b.ripen(ctx, t, scope, cfg) }
+	w.first = func(ctx context.Context, t *txn, scope int64) error {
+		if err := b.ripen(ctx, t, scope, cfg); err != nil {
+			return err
+		}
+		return b.dropAttempts(ctx, t, scope, cfg)
+	}
 	return w
 }
 
 const (
-	forgetSQL     = `UPDATE {inbox} SET id = '', result = NULL WHERE key = $1::uuid`
-	forgetTaskSQL = `UPDATE {inbox_task} SET id = '' WHERE key = $1::uuid`
+	forgetSQL       = `UPDATE {inbox} SET id = '', result = NULL WHERE key = $1::uuid`
+	forgetTryingSQL = `UPDATE {inbox_attempt} SET id = '', last = '' WHERE key = $1::uuid`
+	forgetTaskSQL   = `UPDATE {inbox_task} SET id = '' WHERE key = $1::uuid`
 )
 
 // Forget erases what can be read of a message, its ID and its result, and keeps the
@@ -175,7 +181,7 @@ func (b *Inbox) Forget(ctx context.Context, id string) (bool, error) {
 	}
 	defer t.rollback()
 	var rows int64
-	for _, statement := range []string{forgetSQL, forgetTaskSQL} {
+	for _, statement := range []string{forgetSQL, forgetTryingSQL, forgetTaskSQL} {
 		result, err := t.tx.ExecContext(ctx, b.cfg.names().in(statement), e.key.text())
 		if err != nil {
 			return false, fmt.Errorf("inbox: forget: %w", err)
@@ -198,6 +204,7 @@ type Stats struct {
 	Bytes  int64         // of inbox with its indexes
 	Oldest time.Duration // how long ago the oldest row of this inbox's scope was made; 0: none
 	Dead   int64         // rows of this inbox's scope that were given up
+	Failed int64         // messages of this inbox's scope that have failed and are not decided, see [Config.MaxAttempts]
 	Marks  int64         // runs of offsets of this inbox's scope that are marked, see [Inbox.Mark]
 	Fences int64         // rows of inbox_fence, estimated
 	Tasks  int64         // rows of inbox_task: being worked on, of unknown fate, or parked
@@ -210,6 +217,7 @@ SELECT greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox}'::regclass)
   pg_total_relation_size('{inbox}'::regclass) AS bytes,
   coalesce((SELECT extract(epoch FROM clock_timestamp() - min(created_at)) * 1000 FROM {inbox} WHERE scope = $1::int), 0)::bigint AS oldest,
   (SELECT count(*) FROM {inbox} WHERE scope = $1::int AND dead) AS dead,
+  (SELECT count(*) FROM {inbox_attempt} WHERE scope = $1::int) AS failed,
   (SELECT count(*) FROM {inbox_mark} WHERE scope = $1::int) AS marks,
   greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox_fence}'::regclass), 0)::bigint AS fences,
   (SELECT count(*) FROM {inbox_task}) AS tasks,

@@ -29,6 +29,9 @@
 // succeed ([Permanent]), or that the consumer must [Stop]. A panic is an error
 // with a stack.
 //
+// With [inbox.Config.MaxAttempts] the inbox counts failures and gives up, and [DeadLetter]
+// writes what is left of a message, in the transaction that says so.
+//
 // # What handlers must keep in mind
 //
 // A handler may run again for a message whose earlier run was undone: what is

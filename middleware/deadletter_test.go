@@ -1,0 +1,105 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/middleware"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A record that is given up is decided for the consumer, and its dead letter, with the
+// record at hand, is committed with that.
+func TestDeadLetter(t *testing.T) {
+	boom := errors.New("boom")
+	db, insert := effects(t, map[string]error{"b:1": boom, "c:1": middleware.Permanent(boom)})
+	if _, err := db.Exec("CREATE TABLE letter (v text, attempts int)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.New(db, inbox.Config{
+		Consumer: "test", Logger: slog.New(slog.DiscardHandler), MaxAttempts: 2,
+		DeadLetter: middleware.DeadLetter(func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record, d inbox.DeadLetter) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO letter VALUES ($1, $2)", string(r.Value), d.Attempts)
+			return err
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var outcomes []inbox.Outcome
+	h := middleware.Chain(middleware.Inbox(box, insert), middleware.Observe(func(e middleware.Event) { outcomes = append(outcomes, e.Outcome) }))
+	ms := messages(t, "a:1", "b:1", "c:1")
+	for range 2 {
+		for i, err := range h.Handle(t.Context(), ms) {
+			if (middleware.Classify(err) == middleware.Decided) != (i != 1 || len(outcomes) > 3) {
+				t.Errorf("%s: %v", ms[i].ID, err)
+			}
+		}
+	}
+	want := []inbox.Outcome{inbox.Applied, inbox.Failed, inbox.Dead, inbox.Duplicate, inbox.Dead, inbox.Duplicate}
+	if !slices.Equal(outcomes, want) {
+		t.Errorf("outcomes = %v, want %v", outcomes, want)
+	}
+	var letters []string
+	if err := db.Select(&letters, "SELECT v || ' ' || attempts FROM letter ORDER BY v"); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(letters, []string{"b:1 2", "c:1 1"}) {
+		t.Errorf("dead letters = %q", letters)
+	}
+	wantEffects(t, db, map[string]int{"a:1": 1})
+}
+
+func TestDeadLetter_OtherBody(t *testing.T) {
+	hook := middleware.DeadLetter(func(context.Context, *sqlx.Tx, *kgo.Record, inbox.DeadLetter) error { return nil })
+	if err := hook(t.Context(), nil, inbox.DeadLetter{Message: inbox.Message{Body: inbox.Bytes("x")}}); err == nil {
+		t.Error("a body that is no record is accepted")
+	}
+}
+
+// What is stored of a record gives it back.
+func TestParseRecord(t *testing.T) {
+	db, _ := effects(t, nil)
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	var stored []byte
+	box, err := inbox.New(db, inbox.Config{
+		Consumer: "test", Logger: slog.New(slog.DiscardHandler), MaxAttempts: 1,
+		DeadLetter: func(_ context.Context, _ *sqlx.Tx, d inbox.DeadLetter) (err error) {
+			stored, err = d.Message.Body.MarshalBinary()
+			return err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := middleware.Inbox(box, middleware.TxFunc(func(context.Context, *sqlx.Tx, *kgo.Record) error { return errors.New("boom") }))
+	r := &kgo.Record{
+		Topic: "orders", Partition: 3, Offset: 1 << 40, LeaderEpoch: 7, Timestamp: time.UnixMilli(1700000000123).UTC(),
+		Key: []byte{0, 0xff}, Value: []byte("заказ\x00"), Headers: []kgo.RecordHeader{{Key: "a", Value: []byte{1}}, {Key: "a", Value: nil}},
+	}
+	for _, r := range []*kgo.Record{r, {Topic: "t"}} {
+		h.Handle(t.Context(), []*middleware.Message{{Identity: middleware.Identity{Key: "k", ID: r.Topic}, Record: r, Attempt: 1}})
+		got, err := middleware.ParseRecord(stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, r) {
+			t.Errorf("got  %+v\nwant %+v", got, r)
+		}
+	}
+	if _, err := middleware.ParseRecord([]byte("{")); err == nil {
+		t.Error("nonsense is accepted")
+	}
+}
