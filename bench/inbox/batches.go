@@ -65,7 +65,7 @@ func batches(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.Table("batches", res, perSecond, allocs, clientCPU)
+	b.Table("batches", res, perSecond, allocs, clientCPU, serverCPU)
 	ratio := func(a, b string) compare.Values { return res.Ratio(perSecond, a, b) }
 	b.AtLeast("inbox/batches/set-256/of-hand-rolled", ratio(set, byHand), 24)
 	b.AtLeast("inbox/batches/tx-64/of-hand-rolled", ratio(each, byHand), 2.2)
@@ -76,7 +76,7 @@ func batches(ctx context.Context, b *bench) error {
 
 // form makes a case of a form: the whole way of a batch, from the records of a poll on.
 func (b *bench) form(ctx context.Context, f form) (c compare.Case, closeAll func(), err error) {
-	w, err := b.newWorld(ctx, f.driver, 2*inFlight, inbox.Config{})
+	w, err := b.newWorld(ctx, f.driver, 2*inFlight, inbox.Config{Prepare: true})
 	if err != nil {
 		return c, nil, err
 	}

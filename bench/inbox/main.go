@@ -51,6 +51,7 @@ type bench struct {
 
 	postgres string // URL
 	redis    string // URL
+	servers  []int  // process IDs
 	progress io.Writer
 	schemas  int // that were made
 }
@@ -98,8 +99,17 @@ func measure(ctx context.Context, s size, report *compare.Report, progress io.Wr
 	b := &bench{
 		Report: report, size: s, progress: progress,
 		postgres: stack.Parts[devstack.Postgres].URL, redis: stack.Parts[devstack.Redis].URL,
+		servers: []int{stack.Parts[devstack.Postgres].PID, stack.Parts[devstack.Redis].PID},
 	}
 	return program.Run(ctx, report, parts, wanted, b, b.checkpoint)
+}
+
+// serverCPU returns the CPU time that the servers have used.
+func (b *bench) serverCPU() (sum time.Duration) {
+	for _, pid := range b.servers {
+		sum += cpuOf(pid)
+	}
+	return sum
 }
 
 // checkpoint makes the server write down what the part before has left to write.

@@ -45,7 +45,7 @@ func single(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.Table("single", res, perSecond, allocs, clientCPU)
+	b.Table("single", res, perSecond, allocs, clientCPU, serverCPU)
 	b.AtLeast("inbox/single/pq/of-effect-alone", res.Ratio(perSecond, ours, alone), 0.65)
 	return nil
 }

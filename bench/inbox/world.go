@@ -94,7 +94,9 @@ func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, o
 	if _, err := w.db.ExecContext(ctx, `TRUNCATE ledger, inbox, seen`); err != nil {
 		return nil, err
 	}
+	before := b.serverCPU()
 	r, err := drive.Run(ctx, callers, b.window, op)
+	used := b.serverCPU() - before
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +110,7 @@ func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, o
 		perSecond: r.Rate,
 		allocs:    r.Allocs,
 		clientCPU: float64(r.CPU.Microseconds()) / float64(r.Did),
+		serverCPU: float64(used.Microseconds()) / float64(r.Did),
 	}, nil
 }
 
@@ -115,7 +118,8 @@ func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, o
 const (
 	perSecond = "messages/s"
 	allocs    = "allocs" // of the client, for each message
-	clientCPU = "client us"
+	clientCPU = "client us" // CPU time for each message
+	serverCPU = "servers us"
 )
 
 // check fails unless the tables tell of exactly so many messages, each of them once.
