@@ -39,6 +39,8 @@ import (
 //
 // It reads by arbiter index only. A plan made while the tables were empty is
 // still right when they are not.
+//
+// claimOneSQL must say the same.
 const claimSQL = `
 WITH s AS MATERIALIZED (
   SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
@@ -87,7 +89,8 @@ WHERE m.key = ANY (ARRAY(SELECT a.key FROM {inbox_attempt} a WHERE a.key = ANY (
 // claim claims messages with distinct IDs, and returns those that may run. The
 // others get their outcome. An error is of the whole transaction.
 func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fresh []*entry, err error) {
-	ords, err := b.queryClaim(ctx, t, b.claimArgs(scope, es))
+	statement, args := b.claimStatement(scope, es)
+	ords, err := b.queryClaim(ctx, t, statement, args)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}

@@ -23,15 +23,15 @@ type Inbox struct {
 	// scope is the row of inbox_scope, 0 until it has been looked up.
 	scope atomic.Int64
 
-	// prepared is the claim, with [Config.Prepare], nil until it is needed. It is
-	// closed with db.
-	prepared atomic.Pointer[sql.Stmt]
+	// prepared are the claims, by their text, with [Config.Prepare], nil until they are
+	// needed. They are closed with db.
+	prepared atomic.Pointer[map[string]*sql.Stmt]
 }
 
 // statements are those of the methods, with the names of this inbox's tables.
 type statements struct {
-	scope, newScope, claim, look, busy, unclaim, answer, mark string
-	charge, forgive, dead, revive, start, end                 string
+	scope, newScope, claim, claimOne, look, busy, unclaim, answer, mark string
+	charge, forgive, dead, revive, start, end                           string
 }
 
 // New returns an inbox on db. It reports every mistake in cfg, and does no I/O.
@@ -46,15 +46,16 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	in := cfg.names().in
-	claim := claimSQL
+	claim, claimOne := claimSQL, claimOneSQL
 	if cfg.MaxAttempts > 0 {
 		claim += claimNotedSQL
+		claimOne += claimOneNotedSQL
 	}
 	return &Inbox{
 		db:  db,
 		cfg: cfg,
 		sql: statements{
-			in(scopeSQL), in(newScopeSQL), in(claim), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL),
+			in(scopeSQL), in(newScopeSQL), in(claim), in(claimOne), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL),
 			in(chargeSQL), in(forgiveSQL), in(deadSQL), in(reviveSQL), in(startSQL), in(endSQL),
 		},
 	}, nil

@@ -2,33 +2,44 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 )
 
-// prepare prepares the claim if [Config.Prepare] asks for it, the first time it is
+// prepare prepares the claims if [Config.Prepare] asks for it, the first time it is
 // called. It needs a connection of its own for that, so it must not be called in a
 // transaction: with a pool of one connection it would wait for ever.
 func (b *Inbox) prepare(ctx context.Context) error {
 	if !b.cfg.Prepare || b.prepared.Load() != nil {
 		return nil
 	}
-	stmt, err := b.db.PrepareContext(ctx, b.sql.claim)
-	if err != nil {
-		return fmt.Errorf("prepare the claim: %w", err)
+	stmts := map[string]*sql.Stmt{}
+	undo := func() {
+		for _, stmt := range stmts {
+			_ = stmt.Close() // what it says of a lost connection is found out soon enough
+		}
 	}
-	if !b.prepared.CompareAndSwap(nil, stmt) {
-		_ = stmt.Close() // somebody else was faster; what it says of a lost connection is found out soon enough
+	for _, statement := range []string{b.sql.claim, b.sql.claimOne} {
+		stmt, err := b.db.PrepareContext(ctx, statement)
+		if err != nil {
+			undo()
+			return fmt.Errorf("prepare the claim: %w", err)
+		}
+		stmts[statement] = stmt
+	}
+	if !b.prepared.CompareAndSwap(nil, &stmts) {
+		undo() // somebody else was faster
 	}
 	return nil
 }
 
-// queryClaim runs the claim. A connection that has not prepared it does so, once.
-func (b *Inbox) queryClaim(ctx context.Context, t *txn, args []any) ([]int, error) {
-	stmt := b.prepared.Load()
-	if stmt == nil {
-		return queryInts(ctx, t.tx, b.sql.claim, args...)
+// queryClaim runs a claim. A connection that has not prepared it does so, once.
+func (b *Inbox) queryClaim(ctx context.Context, t *txn, statement string, args []any) ([]int, error) {
+	stmts := b.prepared.Load()
+	if stmts == nil {
+		return queryInts(ctx, t.tx, statement, args...)
 	}
-	rows, err := t.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) // the transaction's own statement ends with it
+	rows, err := t.tx.StmtContext(ctx, (*stmts)[statement]).QueryContext(ctx, args...) // the transaction's own statement ends with it
 	if err != nil {
 		return nil, err
 	}

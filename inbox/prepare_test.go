@@ -8,9 +8,9 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// preparedClaims returns how many claims are prepared on the connection of a handler.
+// preparedClaims returns how often the claim of one message is prepared on the connection of a handler.
 func preparedClaims(ctx context.Context, tx *sqlx.Tx) (n int, err error) {
-	err = tx.GetContext(ctx, &n, `SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%set_config(''lock_timeout''%'`)
+	err = tx.GetContext(ctx, &n, `SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%SELECT CASE WHEN s.marked%' AND statement NOT LIKE '%pg_prepared_statements%'`)
 	return n, err
 }
 

@@ -117,7 +117,7 @@ func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, o
 // Metrics of a rate.
 const (
 	perSecond = "messages/s"
-	allocs    = "allocs" // of the client, for each message
+	allocs    = "allocs"    // of the client, for each message
 	clientCPU = "client us" // CPU time for each message
 	serverCPU = "servers us"
 )
