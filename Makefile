@@ -11,7 +11,7 @@ MODULES     = . examples/orders bench internal/migratetools
 UP = $(GO) run ./internal/devstack/cmd/up -only redis,postgres --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare test lint fmt kafka up setup bench-lock
+.PHONY: help demo demo-compare test lint fmt kafka up setup bench-lock bench-inbox
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,9 @@ fmt: ## format the code
 
 bench-lock: setup ## the lock beside other Redis locks, a line per target (BENCH_FLAGS="-run call -rounds 3")
 	cd bench && $(GO) run ./lock $(BENCH_FLAGS)
+
+bench-inbox: setup ## the inbox beside the bare effect and beside hand-written code (BENCH_FLAGS="-run single", "-rows 1000000")
+	cd bench && $(GO) run ./inbox $(BENCH_FLAGS)
 
 kafka: ## run one real Kafka broker on loopback, from jars that Maven fetches
 	$(GO) run ./internal/devstack/cmd/up -apache -only kafka

@@ -42,6 +42,7 @@ CREATE TABLE seen (
 // A world is a schema with the tables of the effect and of an inbox, and a pool of
 // connections to it.
 type world struct {
+	schema string
 	db     *sqlx.DB
 	box    *inbox.Inbox
 	closed int64 // by all that was measured
@@ -50,15 +51,14 @@ type world struct {
 // newWorld makes a world that connects with a driver, conns times at most.
 func (b *bench) newWorld(ctx context.Context, driver string, conns int, cfg inbox.Config) (_ *world, err error) {
 	b.schemas++
-	schema := "world" + strconv.Itoa(b.schemas)
+	w := &world{schema: "world" + strconv.Itoa(b.schemas)}
 	u, err := url.Parse(b.postgres)
 	if err != nil {
 		return nil, err
 	}
 	q := u.Query()
-	q.Set("search_path", schema)
+	q.Set("search_path", w.schema)
 	u.RawQuery = q.Encode()
-	w := &world{}
 	if w.db, err = sqlx.ConnectContext(ctx, driver, u.String()); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (b *bench) newWorld(ctx context.Context, driver string, conns int, cfg inbo
 	}()
 	w.db.SetMaxOpenConns(conns)
 	w.db.SetMaxIdleConns(conns)
-	if err := inbox.Migrate(ctx, w.db, inbox.InSchema(schema)); err != nil {
+	if err := inbox.Migrate(ctx, w.db, inbox.InSchema(w.schema)); err != nil {
 		return nil, err
 	}
 	if _, err := w.db.ExecContext(ctx, worldSQL); err != nil {
