@@ -74,6 +74,9 @@ func (s *session) newClient(ctx context.Context) error {
 	if cl.OptValue(kgo.WithContext) != any(ctx) {
 		errs = append(errs, errors.New("kgo.WithContext in Client must be left out: Run has a context"))
 	}
+	if start := kgo.NewOffset().AtStart(); s.marks() && !reflect.DeepEqual(cl.OptValue(kgo.ConsumeResetOffset), start) {
+		errs = append(errs, errors.New("kgo.ConsumeResetOffset in Client must be at the start where a route has a Marker: else a reset skips records, which would be marked"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		cl.CloseAllowingRebalance()
 		return err

@@ -45,6 +45,7 @@ func (s *session) commit(ctx context.Context, parts []*part) {
 	defer cancel()
 	done, err := s.send(ctx, offers)
 	s.disp.committed(done)
+	s.mark(ctx, done)
 	switch {
 	case err == nil:
 	case usual(err):

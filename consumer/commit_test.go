@@ -10,7 +10,6 @@ import (
 	"github.com/onceward/onceward/middleware"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -110,7 +109,7 @@ func TestCommit_StripsWhatIsNotTheMembers(t *testing.T) {
 				rp := kmsg.NewOffsetCommitRequestTopicPartition()
 				rp.Partition = num
 				rt.Partitions = append(rt.Partitions, rp)
-				byID[partID{topic, num}] = offer{s.disp.owner(topic, num), kgo.EpochOffset{}}
+				byID[partID{topic, num}] = offer{part: s.disp.owner(topic, num)}
 			}
 			req.Topics = append(req.Topics, rt)
 		}

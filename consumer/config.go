@@ -131,6 +131,11 @@ type Route struct {
 	Identify middleware.Identify
 	// Handler gets the messages. Required.
 	Handler middleware.Handler
+	// Marker is told which offsets are decided: the inbox of Handler, where
+	// [inbox.PurgeConfig.Marks] is set. It needs Kafka 3.1 or newer, which says the ID of the
+	// topic with each fetch, and kgo.ConsumeResetOffset at the start, as is the default:
+	// else a reset may skip records that nobody has decided. Nil: nobody.
+	Marker Marker
 }
 
 func (c Config) withDefaults() Config {

@@ -20,7 +20,8 @@
 // It does not promise that a record is delivered once. After a crash, a rebalance
 // that outlasts a handler, or a lost commit, records come again, perhaps while
 // the first delivery is still under way in another process. Wrap the handler with
-// an inbox (middleware.Inbox) to make the second delivery a duplicate.
+// an inbox (middleware.Inbox) to make the second delivery a duplicate, and tell the inbox
+// what is committed (Route.Marker) if its rows are to go before the topic forgets the record.
 //
 // # Parts, lanes, batches
 //

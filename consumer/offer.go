@@ -1,11 +1,15 @@
 package consumer
 
-import "github.com/twmb/franz-go/pkg/kgo"
+import (
+	"github.com/onceward/onceward/inbox"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
 
 // An offer is a position of a part that may be committed.
 type offer struct {
 	part *part
 	at   kgo.EpochOffset
+	run  inbox.Run // what is decided up to there and not marked; its topic is zero if that is not known
 }
 
 // offers returns what there is to commit of parts.
@@ -14,7 +18,7 @@ func (d *dispatcher) offers(parts []*part) (offers []offer) {
 	defer d.mu.Unlock()
 	for _, p := range parts {
 		if p.state < lost && p.dirty() {
-			offers = append(offers, offer{p, p.next})
+			offers = append(offers, offer{p, p.next, inbox.Run{Topic: p.topicID, Partition: p.num, From: p.unmarked, Upto: p.next.Offset}})
 		}
 	}
 	return offers

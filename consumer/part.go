@@ -38,6 +38,13 @@ type part struct {
 	// in the log do not matter.
 	next, committed kgo.EpochOffset
 
+	// topicID is that of the records that were fetched, zero if brokers do not say it.
+	topicID [16]byte
+
+	// unmarked is the first offset that is decided and not marked yet, -1 if there is
+	// none. What lies before the first record is not ours to know.
+	unmarked int64
+
 	// drained is made when the part is no longer owned, and closed when nothing
 	// of it is in flight any more.
 	drained chan struct{}
@@ -71,7 +78,7 @@ func (it *item) failed(err error) *MessageError {
 // newPart returns a part of which nothing is to be committed yet.
 func newPart(topic string, num int32, member string) *part {
 	none := kgo.EpochOffset{Epoch: -1, Offset: -1}
-	return &part{topic: topic, num: num, member: member, next: none, committed: none}
+	return &part{topic: topic, num: num, member: member, next: none, committed: none, unmarked: -1}
 }
 
 func (p *part) push(it *item) {
@@ -89,6 +96,9 @@ func (p *part) decide(it *item) {
 	for p.items.len() > 0 && p.items.peek().done {
 		it := p.items.pop()
 		p.bytes -= it.bytes
+		if p.unmarked < 0 || it.offset < p.next.Offset { // the first one, or the client went back
+			p.unmarked = it.offset
+		}
 		p.next = kgo.EpochOffset{Epoch: it.epoch, Offset: it.offset + 1}
 	}
 }

@@ -37,22 +37,25 @@ func (s *session) poll(ctx context.Context, most int) error {
 	if fatal != nil {
 		return fatal
 	}
-	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
-		if len(f.Records) > 0 {
-			fatal = errors.Join(fatal, s.sort(f.Topic, f.Partition, f.Records))
+	fetches.EachTopic(func(t kgo.FetchTopic) {
+		for _, f := range t.Partitions {
+			if len(f.Records) > 0 {
+				fatal = errors.Join(fatal, s.sort(t.Topic, t.TopicID, f.Partition, f.Records))
+			}
 		}
 	})
 	return fatal
 }
 
 // sort identifies the records of a partition and enqueues them.
-func (s *session) sort(topic string, num int32, records []*kgo.Record) error {
+func (s *session) sort(topic string, id [16]byte, num int32, records []*kgo.Record) error {
 	p, r := s.disp.owner(topic, num), s.disp.byTopic[topic]
 	if p == nil || r == nil {
 		// Nobody would ever commit or redeliver these.
 		return fmt.Errorf("records of %s/%d, which is not assigned", topic, num)
 	}
 	s.health.fetched(topic, num)
+	s.disp.fetchedFrom(p, id)
 	var errs []error
 	items := make([]*item, len(records))
 	block := make([]item, len(records)) // one allocation for all
@@ -68,6 +71,7 @@ func (s *session) sort(topic string, num int32, records []*kgo.Record) error {
 			errs = append(errs, err)
 			continue
 		}
+		m.TopicID = id
 		it.msg = m
 	}
 	unidentified, full := s.disp.enqueue(p, items)

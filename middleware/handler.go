@@ -45,6 +45,11 @@ type Message struct {
 	// record may be handled again.
 	Record *kgo.Record
 
+	// TopicID is the ID of the record's topic, zero if it is not known. A topic that is
+	// made anew under its old name has another, so this is what makes the offset a place:
+	// see [inbox.Position].
+	TopicID [16]byte
+
 	// Attempt counts the tries that were charged to this message in this
 	// process, from 1.
 	Attempt int

@@ -84,13 +84,16 @@ func claimsOf(ctx context.Context, ms []*Message) []inbox.Message {
 	return claims
 }
 
-// claimOf returns what the inbox needs to know of m: its ID, its fingerprint, and
+// claimOf returns what the inbox needs to know of m: its ID, its fingerprint, its place, and
 // the fences of the locks that ctx carries for it.
 func claimOf(ctx context.Context, m *Message) inbox.Message {
 	c := inbox.Message{ID: m.ID, Digest: m.Digest, Body: body{m.Record}}
 	if c.Digest == nil {
 		sum := sha256.Sum256(m.Record.Value)
 		c.Digest = sum[:]
+	}
+	if m.TopicID != ([16]byte{}) {
+		c.Position = &inbox.Position{Topic: m.TopicID, Partition: m.Record.Partition, Offset: m.Record.Offset}
 	}
 	for _, name := range m.Names() {
 		if lease, ok := reentrant.FromContext(ctx, name); ok {
