@@ -211,17 +211,17 @@ type Stats struct {
 	Parked int64         // those of them that are parked
 }
 
-// statsSQL reads all rows of the scope to find the oldest: BRIN keeps no order.
+// statsSQL reads all rows, once: there is no index by age.
 const statsSQL = `
 SELECT greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox}'::regclass), 0)::bigint AS rows,
   pg_total_relation_size('{inbox}'::regclass) AS bytes,
-  coalesce((SELECT extract(epoch FROM clock_timestamp() - min(created_at)) * 1000 FROM {inbox} WHERE scope = $1::int), 0)::bigint AS oldest,
-  (SELECT count(*) FROM {inbox} WHERE scope = $1::int AND dead) AS dead,
+  coalesce(extract(epoch FROM clock_timestamp() - r.oldest) * 1000, 0)::bigint AS oldest, r.dead,
   (SELECT count(*) FROM {inbox_attempt} WHERE scope = $1::int) AS failed,
   (SELECT count(*) FROM {inbox_mark} WHERE scope = $1::int) AS marks,
   greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox_fence}'::regclass), 0)::bigint AS fences,
   (SELECT count(*) FROM {inbox_task}) AS tasks,
-  (SELECT count(*) FROM {inbox_task} WHERE state = 'parked') AS parked`
+  (SELECT count(*) FROM {inbox_task} WHERE state = 'parked') AS parked
+FROM (SELECT min(created_at) AS oldest, count(*) FILTER (WHERE dead) AS dead FROM {inbox} WHERE scope = $1::int) AS r`
 
 // Stats returns the sizes of the tables. It reads all rows of the scope, so ask no
 // more often than once in a while.
