@@ -62,10 +62,14 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result 
 		if err == nil {
 			err = b.prepare(ctx)
 		}
+		rest := es
+		if err == nil && b.memory.mostlyOld() {
+			rest, err = b.recall(ctx, es)
+		}
 		if err != nil {
 			again(es, gaveUp(ctx, err))
 		} else {
-			for _, batch := range split(es) {
+			for _, batch := range split(rest) {
 				if b.cfg.MaxAttempts > 0 && batch[0].msg.Suspect {
 					b.applySuspect(ctx, scope, batch[0], fn)
 				} else {
@@ -73,6 +77,7 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result 
 				}
 			}
 			b.reckon(ctx, scope, es)
+			b.memory.note(es)
 		}
 	}
 	for _, e := range es {

@@ -178,30 +178,43 @@ SELECT resource::text, NULL, token, NULL FROM {inbox_fence} WHERE resource = ANY
 
 // look gives each message that was not fresh its outcome.
 func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
-	var keys, resources array
-	for _, e := range es {
-		keys.uuid(e.key)
-		for _, f := range e.fences {
-			resources.uuid(f.resource)
-		}
-	}
-	rows, err := t.tx.QueryContext(ctx, b.sql.look, keys.String(), resources.String())
+	decided, tokens, err := b.lookUp(ctx, t.tx, es, true)
 	if err != nil {
 		return err
 	}
+	for _, e := range es {
+		first, ok := decided[e.key]
+		e.result = e.old(first, ok, tokens)
+	}
+	return b.lookAtAge(ctx, t, es)
+}
+
+// lookUp returns what the tables say of messages, and of their fences if asked to.
+func (b *Inbox) lookUp(ctx context.Context, q sqlx.QueryerContext, es []*entry, fences bool) (decided map[uuid]decision, tokens map[uuid]int64, err error) {
+	var keys, resources array
+	for _, e := range es {
+		keys.uuid(e.key)
+		for i := 0; fences && i < len(e.fences); i++ {
+			resources.uuid(e.fences[i].resource)
+		}
+	}
+	rows, err := q.QueryContext(ctx, b.sql.look, keys.String(), resources.String())
+	if err != nil {
+		return nil, nil, err
+	}
 	defer rows.Close()
-	decided, tokens := map[uuid]decision{}, map[uuid]int64{}
+	decided, tokens = map[uuid]decision{}, map[uuid]int64{}
 	for rows.Next() {
 		var name string
 		var fingerprint *string
 		var token *int64
 		var answer []byte
 		if err := rows.Scan(&name, &fingerprint, &token, &answer); err != nil {
-			return err
+			return nil, nil, err
 		}
 		id, err := parseUUID(name)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		if token != nil {
 			tokens[id] = *token
@@ -211,19 +224,12 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 		if fingerprint != nil {
 			d.digested = true
 			if d.fingerprint, err = parseUUID(*fingerprint); err != nil {
-				return err
+				return nil, nil, err
 			}
 		}
 		decided[id] = d
 	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	for _, e := range es {
-		first, ok := decided[e.key]
-		e.result = e.old(first, ok, tokens)
-	}
-	return b.lookAtAge(ctx, t, es)
+	return decided, tokens, rows.Err()
 }
 
 // A decision is what the row of a decided message says.

@@ -49,17 +49,17 @@ func (b *Inbox) claimStatement(scope int64, es []*entry) (string, []any) {
 func (b *Inbox) claimOneArgs(scope int64, e *entry) []any {
 	args := []any{
 		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
-		strconv.FormatInt(scope, 10), e.key.hex(), readable(e.id), nil, nil, nil, nil, nil, nil,
+		strconv.FormatInt(scope, 10), e.key.text(), readable(e.id), nil, nil, nil, nil, nil, nil,
 		microseconds(b.cfg.FenceRetention / 2),
 	}
 	if e.digested {
-		args[6] = e.fingerprint.hex()
+		args[6] = e.fingerprint.text()
 	}
 	if p := e.position; p != nil {
-		args[7], args[8], args[9] = uuid(p.Topic).hex(), strconv.Itoa(int(p.Partition)), strconv.FormatInt(p.Offset, 10)
+		args[7], args[8], args[9] = uuid(p.Topic).text(), strconv.Itoa(int(p.Partition)), strconv.FormatInt(p.Offset, 10)
 	}
 	if len(e.fences) == 1 {
-		args[10], args[11] = e.fences[0].resource.hex(), strconv.FormatInt(e.fences[0].token, 10)
+		args[10], args[11] = e.fences[0].resource.text(), strconv.FormatInt(e.fences[0].token, 10)
 	}
 	return args
 }

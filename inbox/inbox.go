@@ -18,6 +18,8 @@ type Inbox struct {
 	sql  statements
 	pace pace
 
+	memory memory
+
 	streaks streaks
 
 	// scope is the row of inbox_scope, 0 until it has been looked up.

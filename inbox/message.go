@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -70,8 +69,6 @@ type Position struct {
 
 // A uuid is the form in which hashes are stored: 16 bytes, with a fast index.
 type uuid [16]byte
-
-func (u uuid) hex() string { return hex.EncodeToString(u[:]) }
 
 // hash makes a uuid of parts that cannot run into each other. The kind keeps
 // hashes of different meaning apart. What is stored depends on it: a change

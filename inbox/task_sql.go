@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -255,4 +256,4 @@ func (t *Tasks) Resolve(ctx context.Context, id string, happened bool) error {
 var ErrNotParked = errors.New("inbox: message is not parked")
 
 // text returns the form that the database reads.
-func (u uuid) text() string { return fmt.Sprintf("%x", u[:]) }
+func (u uuid) text() string { return hex.EncodeToString(u[:]) }
