@@ -23,7 +23,8 @@ demo-compare: setup ## the same world four times: no guard, lock, inbox, both
 	cd examples/orders && $(GO) build -o ../../bin/orders . && ../../bin/orders demo -compare $(DEMO_FLAGS)
 
 test: setup ## all tests, with the race detector, on a real Redis, Postgres and Kafka
-	ONCEWARD_REQUIRE=1 $(UP) sh -ec 'for m in $(MODULES); do (cd $$m && $(GO) test -race -shuffle=on -timeout 15m ./...); done'
+	ONCEWARD_REQUIRE=1 $(UP) sh -ec 'for m in $(MODULES); do (cd $$m && $(GO) test -race -shuffle=on -timeout 15m ./...); done; \
+		ONCEWARD_DRIVER=pgx $(GO) test -race -shuffle=on -timeout 15m ./inbox'
 
 lint: ## vet, staticcheck, gofumpt, in all modules
 	for m in $(MODULES); do (cd $$m && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...) || exit 1; done

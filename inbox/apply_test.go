@@ -275,8 +275,8 @@ func TestApply_HandlerEndsTransactionBySQL(t *testing.T) {
 				return err
 			})
 			wantOutcome(t, res, Failed)
-			if !errors.Is(res.Err, ErrSwallowed) {
-				t.Errorf("error = %v, want ErrSwallowed", res.Err)
+			if !errors.Is(res.Err, ErrSwallowed) && !errors.Is(res.Err, ErrEnded) { // lib/pq does not know which
+				t.Errorf("error = %v, want ErrSwallowed or ErrEnded", res.Err)
 			}
 			wantOutcome(t, b.Apply(t.Context(), Message{ID: "a"}, effect("a")), then)
 			wantEffects(t, db, "a")

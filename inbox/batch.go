@@ -191,17 +191,13 @@ func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn runner) 
 // transact takes messages through one transaction. If it returns nil, each has
 // its result.
 func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runner) error {
-	t, err := b.begin(ctx)
+	t, fresh, err := b.claimed(ctx, scope, es)
 	if err != nil {
 		return err
 	}
 	defer t.rollback()
-	fresh, err := b.claim(ctx, t, scope, es)
-	if err == nil && es[0].redriven {
-		fresh, err = b.reclaim(ctx, t, scope, es[0], fresh)
-	}
-	if err != nil || len(fresh) == 0 {
-		return err
+	if len(fresh) == 0 {
+		return nil
 	}
 	if err := t.reach(ctx, crash.AfterClaim); err != nil {
 		return err

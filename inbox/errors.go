@@ -186,6 +186,9 @@ const (
 	inFailedTransaction  = "25P02"
 	noTransaction        = "25P01"
 	noSavepoint          = "3B001"
+	idleInTransaction    = "25P03"
+	cachedPlan           = "0A000" // among others
+	noStatement          = "26000"
 )
 
 // state returns the SQLSTATE of err, or "". All drivers for PostgreSQL have it.
@@ -213,8 +216,8 @@ func disconnected(err error) bool {
 	_, isNet := errors.AsType[net.Error](err)
 	switch s := state(err); {
 	case s != "":
-		// 08 connection, 53 resources, 57P0x shutdown and crash, 58 system, XX internal
-		return strings.HasPrefix(s, "57P0") || strings.Contains(" 08 53 58 XX ", " "+s[:min(len(s), 2)]+" ")
+		// 25P03 idle for too long, 08 connection, 53 resources, 57P0x shutdown and crash, 58 system, XX internal
+		return s == idleInTransaction || strings.HasPrefix(s, "57P0") || strings.Contains(" 08 53 58 XX ", " "+s[:min(len(s), 2)]+" ")
 	case errors.Is(err, context.DeadlineExceeded): // is a net.Error, too
 		return false
 	}

@@ -35,7 +35,7 @@ type proxy struct {
 	target string
 	wg     sync.WaitGroup
 
-	statement string // COMMIT or ROLLBACK, sent alone
+	statement []byte // COMMIT or ROLLBACK, in upper case
 	next      atomic.Int32
 
 	mu    sync.Mutex
@@ -50,7 +50,7 @@ func newProxy(t *testing.T, address, statement string) (*proxy, *sqlx.DB) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	p := &proxy{
-		ln: ln, target: u.Host, statement: statement,
+		ln: ln, target: u.Host, statement: []byte(statement + "\x00"),
 		conns: map[net.Conn]bool{},
 	}
 	p.wg.Go(p.accept)
@@ -119,7 +119,7 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 		if err != nil {
 			return
 		}
-		if bytes.Contains(buf[:n], []byte(p.statement+"\x00")) {
+		if bytes.Contains(bytes.ToUpper(buf[:n]), p.statement) {
 			switch fault(p.next.Swap(int32(none))) {
 			case cutBefore:
 				return

@@ -1,16 +1,19 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
 	"github.com/jmoiron/sqlx"
 	"go.uber.org/goleak"
 
@@ -27,9 +30,15 @@ func open(t testing.TB, params ...string) *sqlx.DB {
 	return openURL(t, withParams(t, devtest.PostgresURL(t), params...))
 }
 
+// openURL returns a pool of lib/pq, or of the driver that ONCEWARD_DRIVER names: "pgx".
 func openURL(t testing.TB, address string) *sqlx.DB {
 	t.Helper()
-	db, err := sqlx.Open("postgres", address)
+	return openWith(t, cmp.Or(os.Getenv("ONCEWARD_DRIVER"), "postgres"), address)
+}
+
+func openWith(t testing.TB, driver, address string) *sqlx.DB {
+	t.Helper()
+	db, err := sqlx.Open(driver, address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +58,7 @@ func withParams(t testing.TB, address string, params ...string) string {
 		k, v, _ := strings.Cut(p, "=")
 		q.Set(k, v)
 	}
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes "+" for itself
 	return u.String()
 }
 
@@ -82,8 +91,18 @@ func newBox(t testing.TB, db *sqlx.DB, cfg Config) *Inbox {
 
 // drivers runs a test for each way in which parameters travel.
 func drivers(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
-	for name, params := range map[string][]string{"text": nil, "binary": {"binary_parameters=yes"}} {
-		t.Run(name, func(t *testing.T) { f(t, newDB(t, params...)) })
+	for name, way := range map[string]struct {
+		driver string
+		params []string
+	}{
+		"lib pq text":         {"postgres", nil},
+		"lib pq binary":       {"postgres", []string{"binary_parameters=yes"}},
+		"pgx prepared":        {"pgx", nil},
+		"pgx simple protocol": {"pgx", []string{"default_query_exec_mode=simple_protocol"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f(t, migrate(t, openWith(t, way.driver, withParams(t, devtest.PostgresURL(t), way.params...))))
+		})
 	}
 }
 

@@ -17,6 +17,7 @@ type Inbox struct {
 	cfg  Config
 	sql  statements
 	pace pace
+	pgx  bool // whether that is the driver of db
 
 	memory memory
 
@@ -60,6 +61,7 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 			in(scopeSQL), in(newScopeSQL), in(claim), in(claimOne), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL),
 			in(chargeSQL), in(forgiveSQL), in(deadSQL), in(reviveSQL), in(startSQL), in(endSQL),
 		},
+		pgx: usesPgx(db.DB),
 	}, nil
 }
 

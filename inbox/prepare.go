@@ -10,7 +10,7 @@ import (
 // called. It needs a connection of its own for that, so it must not be called in a
 // transaction: with a pool of one connection it would wait for ever.
 func (b *Inbox) prepare(ctx context.Context) error {
-	if !b.cfg.Prepare || b.prepared.Load() != nil {
+	if !b.cfg.Prepare || b.pgx || b.prepared.Load() != nil {
 		return nil
 	}
 	stmts := map[string]*sql.Stmt{}
@@ -33,10 +33,14 @@ func (b *Inbox) prepare(ctx context.Context) error {
 	return nil
 }
 
-// queryClaim runs a claim. A connection that has not prepared it does so, once.
+// queryClaim runs a claim, with BEGIN in the same flight if that is still to be sent. A
+// connection that has not prepared it does so, once.
 func (b *Inbox) queryClaim(ctx context.Context, t *txn, statement string, args []any) ([]int, error) {
 	stmts := b.prepared.Load()
-	if stmts == nil {
+	switch {
+	case t.pipe != nil:
+		return t.pipe.begin(ctx, statement, args)
+	case stmts == nil:
 		return queryInts(ctx, t.tx, statement, args...)
 	}
 	rows, err := t.tx.StmtContext(ctx, (*stmts)[statement]).QueryContext(ctx, args...) // the transaction's own statement ends with it

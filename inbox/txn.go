@@ -15,27 +15,56 @@ type txn struct {
 	b    *Inbox
 	conn *sqlx.Conn
 	tx   *sqlx.Tx
+	pipe *pipe // nil: statements go one by one
 
 	over      bool // COMMIT or ROLLBACK was tried
 	abandoned bool // its answer is still to come; whoever waits for it closes conn
 }
 
 // begin begins a transaction. The wait for a free connection ends with ctx.
-func (b *Inbox) begin(ctx context.Context) (*txn, error) {
+func (b *Inbox) begin(ctx context.Context) (t *txn, err error) {
+	err = b.overStale(ctx, func() (stale bool, err error) {
+		t, stale, err = b.tryBegin(ctx)
+		return stale, err
+	})
+	return t, err
+}
+
+// claimed begins a transaction with the claim of messages, and returns those that may
+// run. Where the driver can do that, both are one flight.
+func (b *Inbox) claimed(ctx context.Context, scope int64, es []*entry) (t *txn, fresh []*entry, err error) {
+	err = b.overStale(ctx, func() (stale bool, err error) {
+		if t, stale, err = b.tryPipe(ctx); err != nil {
+			return stale, err
+		}
+		fresh, err = b.claim(ctx, t, scope, es)
+		if err == nil && es[0].redriven {
+			fresh, err = b.reclaim(ctx, t, scope, es[0], fresh)
+		}
+		if err != nil {
+			_ = t.rollback()
+		}
+		return t.pipe != nil && disconnected(err), err
+	})
+	return t, fresh, err
+}
+
+// overStale calls try again, as long as it meets connections that were dead before.
+func (b *Inbox) overStale(ctx context.Context, try func() (stale bool, err error)) error {
 	// A pool may be full of connections that died with the last server. Each is
 	// found out by its first statement, and database/sql tries another only for
 	// those who did not ask for one connection to keep.
 	tries := 1
 	for n := 1; ; n++ {
-		t, stale, err := b.tryBegin(ctx)
+		stale, err := try()
 		if err == nil {
-			return t, nil
+			return nil
 		}
 		if n == 1 {
 			tries += b.db.Stats().Idle + 1
 		}
 		if !stale || n >= tries || ctx.Err() != nil {
-			return nil, err
+			return err
 		}
 	}
 }
@@ -56,6 +85,23 @@ func (b *Inbox) tryBegin(ctx context.Context) (_ *txn, stale bool, _ error) {
 		return nil, disconnected(err), fmt.Errorf("begin: %w", err)
 	}
 	return &txn{b: b, conn: conn, tx: tx}, false, nil
+}
+
+// tryPipe is tryBegin, but that BEGIN may be left to the claim.
+func (b *Inbox) tryPipe(ctx context.Context) (_ *txn, stale bool, _ error) {
+	if !b.pgx {
+		return b.tryBegin(ctx)
+	}
+	conn, err := b.db.Connx(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("connect: %w", err)
+	}
+	p, tx, err := newPipe(context.WithoutCancel(ctx), b.db, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, disconnected(err), fmt.Errorf("begin: %w", err)
+	}
+	return &txn{b: b, conn: conn, tx: tx, pipe: p}, false, nil
 }
 
 var errNoAnswer = errors.New("no answer")
