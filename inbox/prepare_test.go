@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/onceward/onceward/internal/devstack/devtest"
 )
 
 // preparedClaims returns how often the claim of one message is prepared on the connection of a handler.
@@ -16,7 +18,7 @@ func preparedClaims(ctx context.Context, tx *sqlx.Tx) (n int, err error) {
 
 func TestPrepare_OncePerConnection(t *testing.T) {
 	for _, prepare := range []bool{false, true} {
-		db := newDB(t)
+		db := migrate(t, openWith(t, "postgres", devtest.PostgresURL(t)))
 		db.SetMaxOpenConns(1) // also: to prepare needs no second connection beside that of a transaction
 		b := newBox(t, db, Config{Prepare: prepare})
 		want := 0
@@ -67,7 +69,7 @@ func TestPrepare_Outcomes(t *testing.T) {
 }
 
 func TestPrepare_WhatCannotBePrepared(t *testing.T) {
-	db := open(t) // no tables
+	db := openWith(t, "postgres", devtest.PostgresURL(t)) // no tables
 	b := newBox(t, db, Config{Prepare: true})
 	b.scope.Store(1)
 	res := b.Apply(t.Context(), Message{ID: "a"}, effect("a"))
