@@ -229,7 +229,8 @@ func weigh(err error) blame {
 	}
 	// What the server says of itself. Errors of the handler's other connections have no
 	// SQLSTATE, and are its own affair.
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || collided(err) || state(err) != "" && disconnected(err) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || collided(err) ||
+		state(err) != "" && state(err) != idleInTransaction && disconnected(err) {
 		return innocent
 	}
 	return guilty

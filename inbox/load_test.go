@@ -51,7 +51,7 @@ func (l *load) batch(rng *rand.Rand, window int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	quitAt := -1
-	if rng.IntN(10) == 0 {
+	if rng.IntN(3) == 0 { // most do not get there: that message is a duplicate
 		quitAt = rng.IntN(len(ms))
 	}
 	results := l.b.ApplyBatch(ctx, ms, func(ctx context.Context, tx *sqlx.Tx, i int) error {
