@@ -48,7 +48,7 @@ func (b *Inbox) account(ctx context.Context, t *txn, scope int64, kept, failed [
 	if err := b.charge(ctx, t, scope, charged); err != nil {
 		return false, err
 	}
-	dead, err := b.bury(ctx, t, charged)
+	dead, err := b.bury(ctx, t, scope, charged)
 	if err != nil {
 		return false, err
 	}
@@ -197,7 +197,7 @@ func (b *Inbox) apart(ctx context.Context, scope int64, e *entry) {
 	if err != nil {
 		b.cfg.Logger.Warn("inbox: failure of a message not charged", "id", e.id, "failure", failure.Err, "error", err)
 	}
-	if !e.result.Outcome.Decided() {
+	if o := e.result.Outcome; o != Failed && !o.Decided() {
 		e.result = failure
 	}
 }

@@ -95,6 +95,9 @@ func (b *Inbox) admit(ms []Message, results []Result) []*entry {
 	tokens := make(map[uuid]fence, len(ms))
 	for i := range ms {
 		e, err := b.newEntry(i, &ms[i])
+		if err == nil {
+			err = b.checkBody(e)
+		}
 		if err != nil {
 			results[i] = Result{Outcome: Failed, Err: err}
 			continue
@@ -202,14 +205,20 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 	if err := t.reach(ctx, crash.AfterClaim); err != nil {
 		return err
 	}
-	if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
+	held, fresh, err := b.park(ctx, t, scope, fresh)
+	if err != nil {
 		return err
+	}
+	if len(fresh) > 0 {
+		if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
+			return err
+		}
 	}
 	if err := t.reach(ctx, crash.AfterHandler); err != nil || t.over {
 		return err
 	}
 	var kept, failed []*entry
-	for _, e := range fresh {
+	for _, e := range append(held, fresh...) {
 		if e.result.Outcome == 0 {
 			kept = append(kept, e)
 		} else {

@@ -60,9 +60,9 @@ var tables = []table{
 		},
 	},
 	{
-		name: "inbox_parked", version: 4, unique: "scope,resource,seq",
+		name: "inbox_parked", version: 4, unique: "scope,resource,seq", rights: []string{"SELECT", "INSERT", "DELETE"},
 		columns: map[string]string{
-			"resource": "uuid", "seq": "bigint", "at": "timestamp with time zone", "key": "uuid", "scope": "integer", "dead": "boolean", "name": "text",
+			"resource": "uuid", "seq": "bigint", "at": "timestamp with time zone", "key": "uuid", "scope": "integer", "dead": "boolean", "name": "bytea",
 			"id": "text", "message": "bytea",
 		},
 	},

@@ -113,6 +113,14 @@ type Config struct {
 	// Defaults to 0: the inbox counts nothing and gives nobody up. At most 1000.
 	MaxAttempts int
 
+	// ParkKey keeps the order of a lock also behind a dead letter: messages of its lock
+	// (the first of their [Message.Fences]) that come later are stored and [Parked], until
+	// [Inbox.Unpark] handles the dead letter and them. Messages with a fence must have a
+	// [Message.Body] then. It needs MaxAttempts.
+	//
+	// Defaults to false: the others of a lock go on without the dead one.
+	ParkKey bool
+
 	// MaxStarts is how many processes may die while they handle one [Message.Suspect].
 	// Then it is given up with a [*CrashError], without being handled. It counts only
 	// where MaxAttempts is set.
@@ -209,6 +217,9 @@ func (c Config) validate() error {
 	}
 	if c.MaxAttempts < 0 || c.MaxAttempts > 1000 {
 		add("MaxAttempts is %d, must be from 1 to 1000, or 0 to count nothing", c.MaxAttempts)
+	}
+	if c.ParkKey && c.MaxAttempts == 0 {
+		add("ParkKey is set, so MaxAttempts must be from 1 to 1000")
 	}
 	if c.MaxStarts < 1 || c.MaxStarts > 1000 {
 		add("MaxStarts is %d, must be from 1 to 1000", c.MaxStarts)

@@ -37,6 +37,7 @@ func TestNew_Validate(t *testing.T) {
 		{"negative stride", "Stride is -1, must be from 1 to 64", func(c *Config) { c.Stride = -1 }},
 		{"negative attempts", "MaxAttempts is -1, must be from 1 to 1000, or 0", func(c *Config) { c.MaxAttempts = -1 }},
 		{"many attempts", "MaxAttempts is 1001, must be from 1 to 1000, or 0", func(c *Config) { c.MaxAttempts = 1001 }},
+		{"parks without attempts", "ParkKey is set, so MaxAttempts must be from 1 to 1000", func(c *Config) { c.ParkKey = true }},
 		{"negative starts", "MaxStarts is -1, must be from 1 to 1000", func(c *Config) { c.MaxStarts = -1 }},
 		{"many starts", "MaxStarts is 1001, must be from 1 to 1000", func(c *Config) { c.MaxStarts = 1001 }},
 		{"wide stride", "Stride is 65, must be from 1 to 64", func(c *Config) { c.Stride = 65 }},

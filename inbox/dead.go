@@ -33,6 +33,7 @@ func (b Bytes) MarshalBinary() ([]byte, error) { return b, nil }
 
 const (
 	deadSQL   = `UPDATE {inbox} SET dead = true WHERE key = ANY ($1::uuid[])`
+	parkedSQL = `SELECT EXISTS (SELECT FROM {inbox_parked} WHERE key = $1::uuid AND dead)`
 	reviveSQL = `DELETE FROM {inbox} WHERE key = $1::uuid AND dead`
 
 	letterSavepoint = `SAVEPOINT onceward_letter`
@@ -42,7 +43,8 @@ const (
 
 // bury has the dead letters written of those that are at the end of their attempts, and
 // keeps the rows of their claims.
-func (b *Inbox) bury(ctx context.Context, t *txn, charged []*entry) (dead []*entry, err error) {
+func (b *Inbox) bury(ctx context.Context, t *txn, scope int64, charged []*entry) (dead []*entry, err error) {
+	var parked []*entry
 	for _, e := range charged {
 		if !e.lost && e.attempts < b.cfg.MaxAttempts && weigh(e.result.Err) != final {
 			continue
@@ -53,9 +55,15 @@ func (b *Inbox) bury(ctx context.Context, t *txn, charged []*entry) (dead []*ent
 		if e.dead != nil {
 			dead = append(dead, e)
 		}
+		if e.dead != nil && b.cfg.ParkKey && len(e.fences) > 0 {
+			parked = append(parked, e)
+		}
 	}
 	if len(dead) == 0 {
 		return nil, nil
+	}
+	if err := b.store(ctx, t, scope, parked, true); err != nil {
+		return nil, err
 	}
 	if _, err := t.tx.ExecContext(ctx, b.sql.dead, keysOf(dead)); err != nil {
 		return nil, fmt.Errorf("mark the dead: %w", err)
@@ -67,6 +75,12 @@ func (b *Inbox) bury(ctx context.Context, t *txn, charged []*entry) (dead []*ent
 // the message is not dead: it stays failed, and the next failure tries again.
 func (b *Inbox) letter(ctx context.Context, t *txn, e *entry, why error) error {
 	d := DeadLetter{*e.msg, e.attempts, why}
+	if b.cfg.ParkKey && len(e.fences) > 0 {
+		if _, err := e.body(); err != nil {
+			e.result = Result{Outcome: Failed, Err: fmt.Errorf("%w (and it cannot be parked: %w)", why, err)}
+			return nil
+		}
+	}
 	if b.cfg.DeadLetter != nil {
 		if _, err := t.tx.ExecContext(ctx, letterSavepoint); err != nil {
 			return fmt.Errorf("savepoint: %w", err)
@@ -110,6 +124,9 @@ func (b *Inbox) died(es []*entry) {
 // ID nor a position.
 func (b *Inbox) Bury(ctx context.Context, m Message, why error) Result {
 	e, err := b.newEntry(0, &m)
+	if err == nil {
+		err = b.checkBody(e)
+	}
 	if err != nil {
 		if e = b.unnamed(0, &m); e == nil {
 			return Result{Outcome: Failed, Err: err}
@@ -183,6 +200,9 @@ func (b *Inbox) unnamed(index int, m *Message) *entry {
 // nothing is charged. A message that is not dead is applied as by [Inbox.Apply], so it is
 // a Duplicate if it was decided. What is compared with [Message.Digest] is not the dead
 // one's: what is mended may differ. Nor is [Message.Position], which may be marked.
+//
+// A dead letter that others are parked behind needs their fence. They stay parked: see
+// [Inbox.Unpark].
 func (b *Inbox) Redrive(ctx context.Context, m Message, fn func(ctx context.Context, tx *sqlx.Tx) error) Result {
 	m.Position = nil
 	e, err := b.newEntry(0, &m)
@@ -213,16 +233,26 @@ func (b *Inbox) reclaim(ctx context.Context, t *txn, scope int64, e *entry, fres
 		return nil, err
 	}
 	e.result = Result{}
+	if err := b.unparkDead(ctx, t, scope, e); err != nil || e.result.Outcome != 0 {
+		return nil, err
+	}
 	return b.claim(ctx, t, scope, []*entry{e})
 }
 
 // Revive takes back that a message is dead: the next delivery is handled, with all its
 // attempts before it. It reports whether the message was dead. Where no delivery is to be
-// expected, see [Inbox.Redrive].
+// expected, see [Inbox.Redrive]. It returns [ErrKeyParked] if others wait behind it.
 func (b *Inbox) Revive(ctx context.Context, id string) (bool, error) {
 	e, err := b.newEntry(0, &Message{ID: id})
 	if err != nil {
 		return false, err
+	}
+	var parked bool
+	if err := b.db.GetContext(ctx, &parked, b.in(parkedSQL), e.key.text()); err != nil {
+		return false, fmt.Errorf("inbox: revive message %q: %w", id, err)
+	}
+	if parked {
+		return false, fmt.Errorf("inbox: revive message %q: %w", id, ErrKeyParked)
 	}
 	r, err := b.db.ExecContext(ctx, b.sql.revive, e.key.text())
 	if err != nil {

@@ -49,6 +49,7 @@
 //	        row there, other digest               Conflict
 //	        no row, but a marked offset           Duplicate
 //	        no row, a greater token stored        Stale
+//	        row inserted, its lock is parked      Parked, after COMMIT, without the handler
 //	        no row, a token that is too old       Stale
 //	        waited longer than LockTimeout        Busy
 //	        row purged meanwhile, or a twin       Again
@@ -93,6 +94,10 @@
 // Collisions, lost connections, the end of contexts and errors with a method Uncharged()
 // bool that answers true are charged to nobody, until a message has met more than
 // [MaxUncharged] of them in a row.
+//
+// With [Config.ParkKey] the messages of a lock that come after its dead letter wait: they
+// are stored, and decided for whoever delivers them. [Inbox.Unpark] handles the dead letter
+// and them, in order.
 //
 // A message that kills its process leaves no failure behind. It is found if it is
 // delivered as a [Message.Suspect] to those who come after.

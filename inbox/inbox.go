@@ -65,6 +65,9 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 	}, nil
 }
 
+// in puts the names of the tables into a statement that is not sent often.
+func (b *Inbox) in(statement string) string { return b.cfg.names().in(statement) }
+
 const (
 	scopeSQL = `SELECT id FROM {inbox_scope} WHERE tenant = $1 AND consumer = $2`
 

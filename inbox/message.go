@@ -91,6 +91,9 @@ func hash(kind string, parts ...string) uuid {
 	return uuid(sum[:16])
 }
 
+// resourceKey is the key of a fence.
+func resourceKey(name string) uuid { return hash("onceward inbox resource", name) }
+
 // An entry is a message on its way through ApplyBatch.
 type entry struct {
 	index       int // in the slice of the caller
@@ -152,7 +155,7 @@ func (b *Inbox) newEntry(index int, m *Message) (*entry, error) {
 		if f.Token < 1 {
 			return nil, &IdentityError{field + ".Token", fmt.Sprintf("is %d, must be at least 1", f.Token)}
 		}
-		fc := fence{hash("onceward inbox resource", f.Resource), f.Resource, f.Token}
+		fc := fence{resourceKey(f.Resource), f.Resource, f.Token}
 		if err := e.add(fc, field); err != nil {
 			return nil, err
 		}

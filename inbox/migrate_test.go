@@ -299,7 +299,7 @@ func asRole(t *testing.T, db *sqlx.DB, address string, grants ...string) *sqlx.D
 func TestCheck_RoleWithoutDDL(t *testing.T) {
 	address := devtest.PostgresURL(t)
 	db := migrate(t, openURL(t, address))
-	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task TO {role}",
+	app := asRole(t, db, address, "GRANT SELECT, INSERT, UPDATE, DELETE ON inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_parked, inbox_purge, inbox_scope, inbox_task TO {role}",
 		"GRANT INSERT ON effect TO {role}; GRANT USAGE ON effect_seq_seq TO {role}")
 	if _, err := app.Exec("CREATE TABLE mine (id int)"); state(err) != "42501" {
 		t.Fatalf("the role may make tables: %v", err)
@@ -325,7 +325,7 @@ func TestCheck_Rights(t *testing.T) {
 	db := migrate(t, openURL(t, address))
 	app := asRole(t, db, address)
 	e := as[*SchemaError](t, Check(t.Context(), app))
-	if len(e.Missing) != 25 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
+	if len(e.Missing) != 28 || e.Missing[0] != "right to SELECT on inbox_scope" || !strings.HasPrefix(e.DDL, "GRANT SELECT, INSERT ON inbox_scope TO ") {
 		t.Errorf("missing = %q; DDL:\n%s", e.Missing, e.DDL)
 	}
 	db.MustExec(e.DDL)
@@ -333,7 +333,7 @@ func TestCheck_Rights(t *testing.T) {
 
 	ms := messages(3)
 	try := func() error {
-		db.MustExec("TRUNCATE inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_purge, inbox_scope, inbox_task")
+		db.MustExec("TRUNCATE inbox, inbox_attempt, inbox_fence, inbox_mark, inbox_parked, inbox_purge, inbox_scope, inbox_task")
 		b := newBox(t, app, Config{MaxAttempts: 9})
 		var errs []error
 		for n := range 3 {
@@ -354,6 +354,15 @@ func TestCheck_Rights(t *testing.T) {
 			errs = append(errs, err)
 		}
 		// What is done is written down for as long as the lease lasts.
+		parks := newBox(t, app, Config{MaxAttempts: 1, ParkKey: true})
+		if r := parks.Bury(t.Context(), keyed("dead", "x", 1), errBoom); r.Outcome != Dead {
+			errs = append(errs, r.Err)
+		}
+		if r := parks.Apply(t.Context(), keyed("waits", "x", 1), fails); r.Outcome != Parked {
+			errs = append(errs, r.Err)
+		}
+		_, err := parks.Unpark(t.Context(), Fence{"x", 1}, func(context.Context, *sqlx.Tx, ParkedMessage) error { return nil })
+		errs = append(errs, err)
 		tasks, err := NewTasks(b, TasksConfig{Unknown: Retry, Lease: time.Second})
 		must(t, err)
 		defer tasks.Close()

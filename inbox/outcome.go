@@ -34,8 +34,9 @@ const (
 	// Failed: the handler did, or the message has no usable identity.
 	Failed
 
-	// Parked: whether the effect of the message took place is not known, and people
-	// have to decide. A row says so, so it need not be delivered again.
+	// Parked: the message waits behind a dead letter of its lock, see [Config.ParkKey]. Or,
+	// of [Tasks.Do]: whether its effect took place is not known, and people have to decide.
+	// A row says so, so it need not be delivered again.
 	Parked
 
 	// Dead: the message was given up, and its dead letter is committed with its row.
@@ -67,7 +68,8 @@ type Result struct {
 
 	// Err is nil for Applied and Duplicate. For Skipped and Failed it wraps what
 	// the handler returned, a [*PanicError], [ErrSwallowed], [ErrIdle], [ErrEnded]
-	// or an [*IdentityError]. For Dead it is a [*DeadError]. Else it is a
+	// or an [*IdentityError]. For Dead it is a [*DeadError], for Parked a
+	// [*BehindError] or a [*ParkedError]. Else it is a
 	// [*ConflictError], [*BusyError], [*StaleError] or [*AgainError].
 	Err error
 }

@@ -168,8 +168,8 @@ const (
 )
 
 // Forget erases what can be read of a message, its ID and its result, and keeps the
-// rest: further deliveries are duplicates as before. It reports whether there was a
-// row of the message.
+// rest: further deliveries are duplicates as before. What is parked behind a dead letter
+// stays as it is until [Inbox.Unpark]. It reports whether there was a row of the message.
 func (b *Inbox) Forget(ctx context.Context, id string) (bool, error) {
 	e, err := b.newEntry(0, &Message{ID: id})
 	if err != nil {
@@ -205,6 +205,7 @@ type Stats struct {
 	Oldest time.Duration // how long ago the oldest row of this inbox's scope was made; 0: none
 	Dead   int64         // rows of this inbox's scope that were given up
 	Failed int64         // messages of this inbox's scope that have failed and are not decided, see [Config.MaxAttempts]
+	Behind int64         // messages of this inbox's scope that are parked behind dead letters, those included, see [Config.ParkKey]
 	Marks  int64         // runs of offsets of this inbox's scope that are marked, see [Inbox.Mark]
 	Fences int64         // rows of inbox_fence, estimated
 	Tasks  int64         // rows of inbox_task: being worked on, of unknown fate, or parked
@@ -217,6 +218,7 @@ SELECT greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox}'::regclass)
   pg_total_relation_size('{inbox}'::regclass) AS bytes,
   coalesce(extract(epoch FROM clock_timestamp() - r.oldest) * 1000, 0)::bigint AS oldest, r.dead,
   (SELECT count(*) FROM {inbox_attempt} WHERE scope = $1::int) AS failed,
+  (SELECT count(*) FROM {inbox_parked} WHERE scope = $1::int) AS behind,
   (SELECT count(*) FROM {inbox_mark} WHERE scope = $1::int) AS marks,
   greatest((SELECT reltuples FROM pg_class WHERE oid = '{inbox_fence}'::regclass), 0)::bigint AS fences,
   (SELECT count(*) FROM {inbox_task}) AS tasks,

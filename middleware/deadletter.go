@@ -28,6 +28,18 @@ func DeadLetter(f func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record, d inbox.
 	}
 }
 
+// Unpark hands the records that are parked behind a dead letter of a lock to f, in order:
+// see [inbox.Inbox.Unpark]. While a lock of that name is held, its lease gives the fence.
+func Unpark(ctx context.Context, box *inbox.Inbox, fence inbox.Fence, f TxFunc) (handled int, err error) {
+	return box.Unpark(ctx, fence, func(ctx context.Context, tx *sqlx.Tx, m inbox.ParkedMessage) error {
+		r, err := ParseRecord(m.Body)
+		if err != nil {
+			return err
+		}
+		return f(ctx, tx, r)
+	})
+}
+
 // A body is a record as the body of a message of the inbox. It is marshalled only if it
 // has to be stored.
 type body struct{ r *kgo.Record }

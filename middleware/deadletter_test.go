@@ -60,6 +60,43 @@ func TestDeadLetter(t *testing.T) {
 	wantEffects(t, db, map[string]int{"a:1": 1})
 }
 
+// Records behind a dead one of their key come back as they were.
+func TestUnpark(t *testing.T) {
+	db, insert := effects(t, map[string]error{"a:1": middleware.Permanent(errors.New("boom"))})
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.New(db, inbox.Config{Consumer: "test", Logger: slog.New(slog.DiscardHandler), MaxAttempts: 3, ParkKey: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _ := newLocker(t)
+	h := middleware.Chain(middleware.Inbox(box, insert), middleware.Lock(l))
+	for i, v := range []string{"a:1", "a:2", "b:1", "a:3"} {
+		if err := h.Handle(t.Context(), messages(t, v))[0]; middleware.Classify(err) != middleware.Decided || (err == nil) != (i == 2) {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
+	wantEffects(t, db, map[string]int{"b:1": 1})
+	keys, err := box.ParkedKeys(t.Context())
+	if err != nil || len(keys) != 1 || keys[0].Messages != 3 {
+		t.Fatalf("parked keys = %+v, %v, want one with 3", keys, err)
+	}
+	var order []string
+	n, err := middleware.Unpark(t.Context(), box, inbox.Fence{Resource: keys[0].Resource}, func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error {
+		order = append(order, string(r.Value))
+		_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1)", string(r.Value))
+		return err
+	})
+	if n != 3 || err != nil || !slices.Equal(order, []string{"a:1", "a:2", "a:3"}) {
+		t.Errorf("unpark = %d, %v, order %q", n, err, order)
+	}
+	if err := h.Handle(t.Context(), messages(t, "a:4"))[0]; err != nil {
+		t.Error(err)
+	}
+	wantEffects(t, db, map[string]int{"a:1": 1, "a:2": 1, "a:3": 1, "a:4": 1, "b:1": 1})
+}
+
 func TestDeadLetter_OtherBody(t *testing.T) {
 	hook := middleware.DeadLetter(func(context.Context, *sqlx.Tx, *kgo.Record, inbox.DeadLetter) error { return nil })
 	if err := hook(t.Context(), nil, inbox.DeadLetter{Message: inbox.Message{Body: inbox.Bytes("x")}}); err == nil {

@@ -21,7 +21,7 @@ CREATE TABLE inbox_parked (
   key      uuid NOT NULL,                       -- as in inbox
   scope    int NOT NULL,
   dead     boolean NOT NULL,                    -- the message that the others wait for
-  name     text NOT NULL,                       -- of the lock, for people
+  name     bytea NOT NULL,                      -- of the lock
   id       text NOT NULL,                       -- of the message, for people
   message  bytea NOT NULL,                      -- what Message.Body gave
   PRIMARY KEY (scope, resource, seq)
