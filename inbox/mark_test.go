@@ -275,6 +275,25 @@ func TestMark_WhileAClaimWaits(t *testing.T) {
 	wantEffects(t, db, "first", "rival")
 }
 
+// A task whose offset is marked is not begun, and one that is parked still is.
+func TestMark_OfTasks(t *testing.T) {
+	db := newDB(t)
+	tasks := newTasks(t, db, TasksConfig{Unknown: Park})
+	ms := records(topicA, 0, 3)
+	fails := func(context.Context, Task) error { return errBoom }
+	wantOutcome(t, tasks.Do(t.Context(), ms[0], fails), Failed)
+	wantOutcome(t, tasks.Do(t.Context(), ms[0], fails), Parked)
+	wantOutcome(t, tasks.Do(t.Context(), ms[1], fails), Failed) // its fate is not known, and it is not parked yet
+	mark(t, tasks.box, topicA, 0, 3)
+	for range 2 {
+		for i, want := range []Outcome{Parked, Duplicate, Duplicate} {
+			wantOutcome(t, tasks.Do(t.Context(), ms[i], func(context.Context, Task) error { t.Error("the effect ran"); return nil }), want)
+		}
+	}
+	must(t, tasks.Resolve(t.Context(), ms[0].ID, true))
+	wantOutcome(t, tasks.Do(t.Context(), ms[0], fails), Duplicate)
+}
+
 // Runs that another covers go, and so do those whose topic has forgotten all of them.
 func TestMark_RunsThatAreOfNoUseGo(t *testing.T) {
 	db := newDB(t)

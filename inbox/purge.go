@@ -35,7 +35,8 @@ type PurgeConfig struct {
 	// offset that is used again, after an unclean election of a leader, does not. Nor does it
 	// know an answer: a duplicate whose row is gone has none.
 	//
-	// Retention must then be long enough for the longest claim, see
+	// Set it once all processes that share the scope know marks, and the positions of
+	// their messages. Retention must be long enough for the longest claim, see
 	// [Config.FenceRetention], to be over in half of it.
 	Marks bool
 

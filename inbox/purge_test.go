@@ -75,7 +75,7 @@ func TestPurge_WalksOn(t *testing.T) {
 		more, err = other.round(t.Context(), scope)
 		must(t, err)
 		left := rowsLeft(t, db, scope)
-		if more && (left == 0 || left >= before) {
+		if rounds > 0 && more && (left == 0 || left >= before) || rounds == 0 && left != before {
 			t.Errorf("round %d left %d of %d rows", rounds, left, before)
 		}
 		before = left
@@ -86,7 +86,7 @@ func TestPurge_WalksOn(t *testing.T) {
 		}
 		began = now
 	}
-	if before != 0 || rounds < 3 {
+	if before != 0 || rounds < 4 {
 		t.Errorf("%d rows left after %d rounds, want none after several", before, rounds)
 	}
 	fill(t, db, scope, 5, 2*day)

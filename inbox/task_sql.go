@@ -89,7 +89,7 @@ func (w *work) start(ctx context.Context) (taken bool, err error) {
 		w.e.result = w.t.box.busy(w.e, "")
 		return false, nil
 	}
-	if err != nil || len(fresh) == 0 {
+	if err != nil || len(fresh) == 0 && !w.e.marked {
 		return false, err
 	}
 	var row struct {
@@ -100,11 +100,15 @@ func (w *work) start(ctx context.Context) (taken bool, err error) {
 	}
 	err = t.tx.GetContext(ctx, &row, w.t.sql.find, w.e.key.text())
 	switch {
+	case errors.Is(err, sql.ErrNoRows) && w.e.marked: // a duplicate, as the claim says
+		return false, nil
 	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
 		return false, fmt.Errorf("find task: %w", err)
 	case row.State == "parked":
 		w.e.result = w.parked(row.Starts)
+		return false, nil
+	case w.e.marked: // whoever has it has said that it is decided
 		return false, nil
 	case row.Running:
 		w.e.result = Result{Outcome: Busy, Err: &BusyError{w.e.id, "", time.Duration(row.Milliseconds) * time.Millisecond}}

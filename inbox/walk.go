@@ -24,7 +24,8 @@ type walk struct {
 	roundTime time.Duration
 	args      func(scope int64) []any // of remove, after the range of pages
 
-	// first, if not nil, is called in the first round of a walk.
+	// first, if not nil, is what the first round of a walk does. It removes no rows of the
+	// table, so that the locks of first are not held for as long as that takes.
 	first func(ctx context.Context, t *txn, scope int64) error
 
 	enter, take, step, remove string
@@ -101,27 +102,31 @@ func (w *walk) round(ctx context.Context, scope int64) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("find where the last round was: %w", err)
 	}
-	begins := at.Page == 0
-	if begins && w.first != nil {
+	next := int64(1) // of a walk that begins
+	if at.Page > 0 {
+		from := at.Page - 1
+		upto := from + w.pages
+		if _, err := t.tx.ExecContext(ctx, w.remove, append([]any{page(from), page(upto)}, w.args(scope)...)...); err != nil {
+			return false, fmt.Errorf("remove rows: %w", err)
+		}
+		if next = upto + 1; upto >= at.Pages {
+			next = 0
+		}
+	} else if w.first != nil {
 		if err := w.first(ctx, t, scope); err != nil {
 			return false, err
 		}
 	}
-	upto := at.Page + w.pages
-	if _, err := t.tx.ExecContext(ctx, w.remove, append([]any{page(at.Page), page(upto)}, w.args(scope)...)...); err != nil {
-		return false, fmt.Errorf("remove rows: %w", err)
-	}
-	if upto >= at.Pages {
-		upto = 0
-	}
-	if _, err := t.tx.ExecContext(ctx, w.step, id, strconv.FormatInt(upto, 10), strconv.FormatBool(begins)); err != nil {
+	if _, err := t.tx.ExecContext(ctx, w.step, id, strconv.FormatInt(next, 10), strconv.FormatBool(at.Page == 0)); err != nil {
 		return false, fmt.Errorf("write down where the round was: %w", err)
 	}
 	if err := t.commit(); err != nil {
 		return false, fmt.Errorf("commit: %w", err)
 	}
-	w.pages = nextPages(w.pages, time.Since(start), w.roundTime)
-	return upto > 0, nil
+	if at.Page > 0 {
+		w.pages = nextPages(w.pages, time.Since(start), w.roundTime)
+	}
+	return next > 0, nil
 }
 
 // nextPages returns how many pages the next round has, from how long the last one took.

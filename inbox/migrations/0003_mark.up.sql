@@ -16,7 +16,7 @@ CREATE TABLE inbox_mark (
 -- time go on from there.
 CREATE TABLE inbox_purge (
   scope int PRIMARY KEY,                          -- whose rows of inbox; 0: the rows of inbox_fence
-  page  bigint NOT NULL DEFAULT 0 CHECK (page >= 0), -- where the next round begins; 0: the walk is over
+  page  bigint NOT NULL DEFAULT 0 CHECK (page >= 0), -- where the next round begins, counted from 1; 0: the walk is over
   began timestamptz NOT NULL DEFAULT '-infinity'  -- when the last walk did
 );
 
