@@ -24,5 +24,8 @@
 //   - Each case has tables and a pool of connections of its own. Autovacuum is off, so
 //     that what one case leaves behind is not another's burden; tables are emptied before
 //     each measurement.
+//   - The purge works in a table where old rows lie among young ones, in pages that were used
+//     before, and goes by marks, which is the most work for it. Callers insert as fast as
+//     they can meanwhile, without an effect. No young row may be missing afterwards.
 //   - No two callers want one order at a time, so that nobody waits for a lock.
 package main
