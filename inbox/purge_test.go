@@ -165,6 +165,32 @@ func TestPurge_GoesOnAfterAnError(t *testing.T) {
 	}
 }
 
+// A round reads the pages of its range and no others, also where an index by age would find
+// the few rows that are old.
+func TestPurge_ReadsItsPagesAlone(t *testing.T) {
+	db := newDB(t)
+	w, scope := newRowWalk(t, db, withMarks)
+	fences := w.b.fenceWalk(keepADay.withDefaults())
+	fill(t, db, scope, 20_000, time.Minute)
+	fill(t, db, scope, 5, 30*day)
+	db.MustExec("INSERT INTO inbox_fence (resource, token) SELECT gen_random_uuid(), $1::bigint + n FROM generate_series(1, 20000) AS n", firstTime)
+	db.MustExec("CREATE INDEX ON inbox (created_at); CREATE INDEX ON inbox (scope); CREATE INDEX ON inbox_fence (token); ANALYZE inbox, inbox_fence")
+	for _, w := range []*walk{w, fences} {
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			tx := db.MustBegin()
+			defer tx.Rollback()
+			tx.MustExec("SET LOCAL plan_cache_mode = " + mode)
+			var lines []string
+			must(t, tx.Select(&lines, "EXPLAIN (ANALYZE, TIMING OFF) "+w.remove, append([]any{page(16), page(24)}, w.args(scope)...)...))
+			plan := strings.Join(lines, "\n")
+			if !strings.Contains(plan, "Tid Range Scan") || strings.Contains(plan, "Index") && strings.Contains(plan, "_idx") || strings.Contains(plan, "Seq Scan") {
+				t.Errorf("plan of a round, %s:\n%s", mode, plan)
+			}
+			must(t, tx.Rollback())
+		}
+	}
+}
+
 func TestNextPages(t *testing.T) {
 	for _, tt := range []struct {
 		pages int64
