@@ -218,7 +218,7 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 		return err
 	}
 	var kept, failed []*entry
-	for _, e := range append(held, fresh...) {
+	for _, e := range slices.Concat(fresh, held) { // who ran comes first: it may be to blame
 		if e.result.Outcome == 0 {
 			kept = append(kept, e)
 		} else {

@@ -157,6 +157,14 @@ func TestPark_InTheBatch(t *testing.T) {
 	for i, o := range b.ApplyBatch(t.Context(), []Message{keyed("p", "key3", 1), keyed("q", "key0", 1)}, func(_ context.Context, _ *sqlx.Tx, i int) error { return errBoom }) {
 		wantOutcome(t, o, []Outcome{Parked, Dead}[i])
 	}
+	// Nor does one that hides an error, or ends the transaction.
+	for i, bad := range []func(context.Context, *sqlx.Tx) error{hides, func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, "ROLLBACK")
+		return err
+	}} {
+		ms := []Message{keyed(fmt.Sprint("u", i), "key3", 1), keyed(fmt.Sprint("v", i), fmt.Sprint("other", i), 1)}
+		wantOutcomes(t, b.ApplyBatch(t.Context(), ms, func(ctx context.Context, tx *sqlx.Tx, _ int) error { return bad(ctx, tx) }), Parked, Dead)
+	}
 	// Nor a set that does.
 	set := []Message{keyed("r", "key3", 1), keyed("s", "key1", 1), keyed("t", "key2", 1)}
 	got = b.ApplySet(t.Context(), set, func(_ context.Context, _ *sqlx.Tx, is []int) []error { return all(is, errBoom) })
