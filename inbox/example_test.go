@@ -2,8 +2,10 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"math/rand/v2"
 
 	"github.com/jmoiron/sqlx"
@@ -85,6 +87,49 @@ func ExampleInbox_ApplyBatch() {
 	// pay-60 failed
 	// pay-20 applied
 	// 30 cents left
+}
+
+// A message that fails each time is given up. Its dead letter is written with that decision, and
+// when what was wrong is mended it is driven once more.
+func ExampleInbox_Redrive() {
+	ctx := context.Background()
+	db, schema, done := exampleDB(ctx)
+	defer done()
+	if err := inbox.Migrate(ctx, db, inbox.InSchema(schema)); err != nil {
+		log.Fatal(err)
+	}
+	db.MustExec("CREATE TEMP TABLE letter (id text, reason text)")
+
+	box, err := inbox.New(db, inbox.Config{
+		Consumer: "billing", Schema: schema, Logger: slog.New(slog.DiscardHandler),
+		MaxAttempts: 2,
+		DeadLetter: func(ctx context.Context, tx *sqlx.Tx, d inbox.DeadLetter) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO letter VALUES ($1, $2)", d.Message.ID, d.Err.Error())
+			return err
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	payment := inbox.Message{ID: "payment-7"}
+	refuse := func(context.Context, *sqlx.Tx) error { return errors.New("no such account") }
+	for range 3 {
+		fmt.Println(box.Apply(ctx, payment, refuse).Outcome)
+	}
+	var reasons []string
+	if err := db.Select(&reasons, "SELECT reason FROM letter"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reasons)
+
+	pay := func(context.Context, *sqlx.Tx) error { return nil }
+	fmt.Println(box.Redrive(ctx, payment, pay).Outcome)
+	// Output:
+	// failed
+	// dead
+	// duplicate
+	// [inbox: handle message "payment-7": no such account]
+	// applied
 }
 
 // exampleDB returns a pool of one connection, on which temporary tables live, and the

@@ -60,6 +60,36 @@ func TestDeadLetter(t *testing.T) {
 	wantEffects(t, db, map[string]int{"a:1": 1})
 }
 
+// What its deliverer suspects is written down before the handler runs.
+func TestInbox_Suspect(t *testing.T) {
+	db, insert := effects(t, nil)
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.New(db, inbox.Config{Consumer: "test", Logger: slog.New(slog.DiscardHandler), MaxAttempts: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := map[string]int{}
+	h := middleware.Inbox(box, middleware.TxFunc(func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error {
+		var n int
+		err := db.GetContext(ctx, &n, "SELECT count(*) FROM inbox_attempt WHERE started > 0") // what is committed
+		started[string(r.Value)] = n
+		return errors.Join(err, insert(ctx, tx, r))
+	}))
+	ms := messages(t, "a:1", "b:1")
+	ms[1].Suspect = true
+	for _, err := range handle(t, h, ms) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if started["a:1"] != 0 || started["b:1"] != 1 {
+		t.Errorf("starts on record = %v, want one for b", started)
+	}
+	wantEffects(t, db, map[string]int{"a:1": 1, "b:1": 1})
+}
+
 // Records behind a dead one of their key come back as they were.
 func TestUnpark(t *testing.T) {
 	db, insert := effects(t, map[string]error{"a:1": middleware.Permanent(errors.New("boom"))})

@@ -50,6 +50,10 @@ type Message struct {
 	// see [inbox.Position].
 	TopicID [16]byte
 
+	// Suspect says that a process has died while it may have been at work on this
+	// message: see [inbox.Message.Suspect]. Whoever delivers it has to know.
+	Suspect bool
+
 	// Attempt counts the tries that were charged to this message in this
 	// process, from 1.
 	Attempt int

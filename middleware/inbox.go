@@ -87,7 +87,7 @@ func claimsOf(ctx context.Context, ms []*Message) []inbox.Message {
 // claimOf returns what the inbox needs to know of m: its ID, its fingerprint, its place, and
 // the fences of the locks that ctx carries for it.
 func claimOf(ctx context.Context, m *Message) inbox.Message {
-	c := inbox.Message{ID: m.ID, Digest: m.Digest, Body: body{m.Record}}
+	c := inbox.Message{ID: m.ID, Digest: m.Digest, Body: body{m.Record}, Suspect: m.Suspect}
 	if c.Digest == nil {
 		sum := sha256.Sum256(m.Record.Value)
 		c.Digest = sum[:]
