@@ -10,9 +10,12 @@ import (
 // string: []byte would be sent as binary under lib/pq's binary_parameters.
 type array struct{ b []byte }
 
+// arrayOf returns an array with room for n values of so many bytes.
+func arrayOf(n, size int) array { return array{make([]byte, 0, n*(size+1)+2)} }
+
 func (a *array) next() {
-	if a.b == nil {
-		a.b = append(make([]byte, 0, 40), '{')
+	if len(a.b) == 0 {
+		a.b = append(a.b, '{')
 		return
 	}
 	a.b = append(a.b, ',')
@@ -54,10 +57,10 @@ func (a *array) text(s string) {
 }
 
 func (a *array) String() string {
-	if a.b == nil {
+	if len(a.b) == 0 {
 		return "{}"
 	}
-	return string(a.b) + "}"
+	return string(append(a.b, '}'))
 }
 
 // maxReadable is how much of an ID is stored for people, in bytes.

@@ -126,7 +126,10 @@ func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fr
 }
 
 func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
-	var keys, ids, fingerprints, resources, topics, parts, offs, fences, tokens array
+	const id, uuids, small, large = 40, 32, 4, 16 // bytes of most values
+	n := len(es)
+	keys, ids, fingerprints, resources := arrayOf(n, uuids), arrayOf(n, id), arrayOf(n, uuids), arrayOf(n, uuids)
+	topics, parts, offs, fences, tokens := arrayOf(n, uuids), arrayOf(n, small), arrayOf(n, large), arrayOf(n, uuids), arrayOf(n, large)
 	need := 0
 	// Whether a fence is in the statement already: two messages may share one.
 	sent := make(map[uuid]bool, len(es))
@@ -191,7 +194,7 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 
 // lookUp returns what the tables say of messages, and of their fences if asked to.
 func (b *Inbox) lookUp(ctx context.Context, q sqlx.QueryerContext, es []*entry, fences bool) (decided map[uuid]decision, tokens map[uuid]int64, err error) {
-	var keys, resources array
+	keys, resources := arrayOf(len(es), 32), arrayOf(len(es), 32)
 	for _, e := range es {
 		keys.uuid(e.key)
 		for i := 0; fences && i < len(e.fences); i++ {

@@ -74,11 +74,7 @@ type uuid [16]byte
 // hashes of different meaning apart. What is stored depends on it: a change
 // here makes every message in every inbox new.
 func hash(kind string, parts ...string) uuid {
-	n := 8 + len(kind)
-	for _, p := range parts {
-		n += 8 + len(p)
-	}
-	b := make([]byte, 0, n)
+	b := make([]byte, 0, 256) // enough for most, and so no garbage
 	for i := -1; i < len(parts); i++ {
 		p := kind
 		if i >= 0 {

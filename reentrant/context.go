@@ -11,7 +11,16 @@ type carriedKey struct{}
 type carried struct {
 	lease *Lease // nil: the list ends here, whatever is behind
 	next  *carried
+
+	// byName is nil, or an index of a part of the list that begins here and ends
+	// before behind.
+	byName map[string]*Lease
+	behind *carried
 }
+
+// manyLeases is from where on an index is made of leases that are carried together.
+// Of a batch, each message asks for its own.
+const manyLeases = 16
 
 func carriedBy(ctx context.Context) *carried {
 	c, _ := ctx.Value(carriedKey{}).(*carried)
@@ -20,9 +29,17 @@ func carriedBy(ctx context.Context) *carried {
 
 // carry returns ctx with the leases added to those it carries.
 func carry(ctx context.Context, leases ...*Lease) context.Context {
-	c := carriedBy(ctx)
-	for _, l := range leases {
-		c = &carried{lease: l, next: c}
+	behind := carriedBy(ctx)
+	c, list := behind, make([]carried, len(leases))
+	for i, l := range leases {
+		list[i] = carried{lease: l, next: c}
+		c = &list[i]
+	}
+	if len(leases) >= manyLeases && !slices.Contains(leases, nil) {
+		c.byName, c.behind = make(map[string]*Lease, len(leases)), behind
+		for _, l := range leases { // the latest of a name is the one that is found
+			c.byName[l.hold.name] = l
+		}
 	}
 	return context.WithValue(ctx, carriedKey{}, c)
 }
@@ -59,8 +76,20 @@ func find(ctx context.Context, fits func(*Lease) bool) *Lease {
 
 // FromContext returns the lease of the named lock that ctx carries.
 func FromContext(ctx context.Context, name string) (*Lease, bool) {
-	l := find(ctx, func(l *Lease) bool { return l.hold.name == name })
-	return l, l != nil
+	for c := carriedBy(ctx); c != nil && c.lease != nil; {
+		if c.byName != nil {
+			if l, ok := c.byName[name]; ok {
+				return l, true
+			}
+			c = c.behind
+			continue
+		}
+		if c.lease.hold.name == name {
+			return c.lease, true
+		}
+		c = c.next
+	}
+	return nil, false
 }
 
 // With returns a context that carries leases, so that they are found by

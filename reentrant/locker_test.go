@@ -3,6 +3,7 @@ package reentrant_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -246,6 +247,50 @@ func TestAcquireEach(t *testing.T) {
 	release(t, other)
 	if keys := lockKeys(t, rdb, prefixOf(t)); len(keys) != 0 {
 		t.Errorf("left in Redis: %v", keys)
+	}
+}
+
+// With many leases, those of a batch, each is found as with few: the latest of a name
+// first, then what was carried before.
+func TestFromContext_Many(t *testing.T) {
+	l, _ := newLocker(t, reentrant.Config{})
+	before := acquire(t, l, t.Context(), "before")
+	outer := acquire(t, l, before.Context(), "n7")
+	names := make([]string, 64)
+	for i := range names {
+		names[i] = fmt.Sprintf("n%d", i)
+	}
+	leases, errs := l.AcquireEach(outer.Context(), names)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	last := acquire(t, l, outer.Context(), "n7")
+	ctx := reentrant.With(reentrant.With(outer.Context(), append(leases, last)...), leases[5])
+	for i, name := range names {
+		want := leases[i]
+		if name == "n7" {
+			want = last
+		}
+		if got, ok := reentrant.FromContext(ctx, name); !ok || got != want {
+			t.Errorf("%s: got %p, want %p", name, got, want)
+		}
+	}
+	if got, ok := reentrant.FromContext(ctx, "before"); !ok || got != before {
+		t.Error("a lease that was carried before is not found")
+	}
+	if _, ok := reentrant.FromContext(ctx, "other"); ok {
+		t.Error("a lease that is not carried was found")
+	}
+	narrow := reentrant.Narrow(ctx, "n9", "before")
+	for name, want := range map[string]bool{"n9": true, "before": true, "n8": false} {
+		if _, ok := reentrant.FromContext(narrow, name); ok != want {
+			t.Errorf("narrowed: %s is carried: %v, want %v", name, ok, want)
+		}
+	}
+	for _, err := range l.ReleaseEach(t.Context(), append(leases, last, outer, before)) {
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

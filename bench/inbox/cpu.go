@@ -2,8 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -11,25 +11,23 @@ import (
 // tick is the unit of times in /proc. It is 10 ms on all of Linux that Go runs on.
 const tick = 10 * time.Millisecond
 
-// cpuOf returns the CPU time that a process and its children have used, 0
-// where there is no /proc. What a child used that has ended is not in it.
-func cpuOf(pid int) (sum time.Duration) {
-	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is good
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
+// cpuOf returns the CPU time that a process and its children have used, 0 where there
+// is no /proc. What a child used that has ended is not in it.
+func cpuOf(pid int) time.Duration {
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	ticks := 0
+	for _, p := range append(bytes.Fields(children), strconv.AppendInt(nil, int64(pid), 10)) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%s/stat", p))
 		if err != nil {
 			continue // it has ended
 		}
 		// "pid (name) state ppid ...": the name may hold anything.
-		_, rest, found := bytes.Cut(stat, []byte(") "))
-		fields := bytes.Fields(rest)
-		if !found || len(fields) < 13 {
-			continue
-		}
-		number := func(i int) int { n, _ := strconv.Atoi(string(fields[i])); return n } // the kernel writes numbers
-		if number(1) == pid || filepath.Base(filepath.Dir(file)) == strconv.Itoa(pid) {
-			sum += time.Duration(number(11)+number(12)) * tick
+		_, rest, _ := bytes.Cut(stat, []byte(") "))
+		if fields := bytes.Fields(rest); len(fields) > 12 {
+			user, _ := strconv.Atoi(string(fields[11])) // the kernel writes numbers
+			system, _ := strconv.Atoi(string(fields[12]))
+			ticks += user + system
 		}
 	}
-	return sum
+	return time.Duration(ticks) * tick
 }
