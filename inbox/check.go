@@ -127,8 +127,14 @@ func Check(ctx context.Context, db *sqlx.DB, opts ...CheckOption) error {
 	for _, t := range tables {
 		names.text(o.in("{" + t.name + "}"))
 	}
+	// In a transaction, so that a pooler does not tear the statement apart: see inline.
+	tx, err := db.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("inbox: check: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
 	var rows []columnRow
-	if err := db.SelectContext(ctx, &rows, checkSQL, names.String()); err != nil {
+	if err := tx.SelectContext(ctx, &rows, checkSQL, names.String()); err != nil {
 		return fmt.Errorf("inbox: check: %w", err)
 	}
 	var e SchemaError

@@ -248,17 +248,13 @@ func (b *Inbox) Revive(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	var parked bool
-	if err := b.db.GetContext(ctx, &parked, b.in(parkedSQL), e.key.text()); err != nil {
+	if err := b.getAlone(ctx, &parked, b.in(parkedSQL), e.key.text()); err != nil {
 		return false, fmt.Errorf("inbox: revive message %q: %w", id, err)
 	}
 	if parked {
 		return false, fmt.Errorf("inbox: revive message %q: %w", id, ErrKeyParked)
 	}
-	r, err := b.db.ExecContext(ctx, b.sql.revive, e.key.text())
-	if err != nil {
-		return false, fmt.Errorf("inbox: revive message %q: %w", id, err)
-	}
-	n, err := r.RowsAffected()
+	n, err := b.alone(ctx, b.sql.revive, e.key.text())
 	if err != nil {
 		return false, fmt.Errorf("inbox: revive message %q: %w", id, err)
 	}

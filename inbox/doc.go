@@ -133,5 +133,6 @@
 // [Migrate] makes the tables, under names of your choice, and is never called by itself;
 // [Export] hands the same SQL to other tools. [Check] says what is missing. The statements
 // need SELECT, INSERT, UPDATE and DELETE only, keep no state in the session unless
-// [Config.Prepare] says so, and so work behind PgBouncer in transaction mode.
+// [Config.Prepare] says so, and so work behind PgBouncer in transaction mode (pgx needs
+// default_query_exec_mode=exec or simple_protocol there).
 package inbox

@@ -38,7 +38,7 @@ func openURL(t testing.TB, address string) *sqlx.DB {
 
 func openWith(t testing.TB, driver, address string) *sqlx.DB {
 	t.Helper()
-	db, err := sqlx.Open(driver, address)
+	db, err := sqlx.Open(driver, pooled(t, driver, address))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +98,12 @@ func drivers(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
 		"lib pq text":         {"postgres", nil},
 		"lib pq binary":       {"postgres", []string{"binary_parameters=yes"}},
 		"pgx prepared":        {"pgx", nil},
+		"pgx exec":            {"pgx", []string{"default_query_exec_mode=exec"}},
 		"pgx simple protocol": {"pgx", []string{"default_query_exec_mode=simple_protocol"}},
 	} {
+		if behindPgBouncer() && name != "lib pq binary" && name != "pgx exec" || !behindPgBouncer() && name == "pgx exec" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			f(t, migrate(t, openWith(t, way.driver, withParams(t, devtest.PostgresURL(t), way.params...))))
 		})

@@ -77,7 +77,7 @@ func (b *Inbox) Mark(ctx context.Context, runs []Run) error {
 		}
 		// A statement on its own, so that no client can be frozen between its reading of
 		// the runs and its COMMIT.
-		if _, err := b.db.ExecContext(ctx, b.sql.mark, strconv.FormatInt(scope, 10), topics.String(), parts.String(), froms.String(), uptos.String()); err != nil {
+		if _, err := b.alone(ctx, b.sql.mark, scope, topics.String(), parts.String(), froms.String(), uptos.String()); err != nil {
 			return fmt.Errorf("inbox: mark: %w", err)
 		}
 	}

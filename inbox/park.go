@@ -155,7 +155,11 @@ func (b *Inbox) ParkedKeys(ctx context.Context) ([]ParkedKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: parked keys: %w", err)
 	}
-	rows, err := b.db.QueryContext(ctx, b.in(parkedKeysSQL), scope)
+	statement, err := inline(b.in(parkedKeysSQL), scope)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: parked keys: %w", err)
+	}
+	rows, err := b.db.QueryContext(ctx, statement)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: parked keys: %w", err)
 	}

@@ -234,7 +234,7 @@ func (b *Inbox) Stats(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	var s Stats
-	if err := b.db.GetContext(ctx, &s, b.cfg.names().in(statsSQL), scope); err != nil {
+	if err := b.getAlone(ctx, &s, b.cfg.names().in(statsSQL), scope); err != nil {
 		return Stats{}, fmt.Errorf("inbox: stats: %w", err)
 	}
 	s.Oldest *= time.Millisecond // what was read is a count of these

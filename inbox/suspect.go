@@ -86,7 +86,7 @@ func (b *Inbox) start(ctx context.Context, scope int64, e *entry) (starts int, e
 func (b *Inbox) ended(ctx context.Context, e *entry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(chargeWithin, b.cfg.CommitTimeout))
 	defer cancel()
-	if _, err := b.db.ExecContext(ctx, b.sql.end, e.key.text()); err != nil {
+	if _, err := b.alone(ctx, b.sql.end, e.key.text()); err != nil {
 		b.cfg.Logger.Warn("inbox: end of a suspect not written down, its start counts as one that killed its process", "id", e.id, "error", err)
 	}
 }

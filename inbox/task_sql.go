@@ -199,11 +199,7 @@ func (w *work) end(ctx context.Context, statement string) {
 func (w *work) exec(ctx context.Context, statement string) (rows int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.t.box.cfg.CommitTimeout)
 	defer cancel()
-	result, err := w.t.box.db.ExecContext(ctx, statement, w.e.key.text(), w.owner.text(), w.token())
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+	return w.t.box.alone(ctx, statement, w.e.key.text(), w.owner.text(), w.token())
 }
 
 // renew implements [watchdog.Config.Renew].
@@ -214,8 +210,12 @@ func (t *Tasks) renew(ctx context.Context, leases []*watchdog.Lease) []watchdog.
 		keys.uuid(w.e.key)
 		owners.uuid(w.owner)
 	}
+	statement, err := inline(t.sql.renew, keys.String(), owners.String(), milliseconds(t.cfg.Lease))
+	if err != nil {
+		return nil
+	}
 	var names []string
-	if err := t.box.db.SelectContext(ctx, &names, t.sql.renew, keys.String(), owners.String(), milliseconds(t.cfg.Lease)); err != nil {
+	if err := t.box.db.SelectContext(ctx, &names, statement); err != nil {
 		return nil // no answer: asked again while the trust lasts
 	}
 	held := make(map[uuid]bool, len(names))
@@ -246,12 +246,12 @@ func (t *Tasks) Resolve(ctx context.Context, id string, happened bool) error {
 	if happened {
 		statement = t.sql.done
 	}
-	result, err := t.box.db.ExecContext(ctx, statement, e.key.text())
+	n, err := t.box.alone(ctx, statement, e.key.text())
+	if err == nil && n == 0 {
+		err = ErrNotParked
+	}
 	if err != nil {
 		return fmt.Errorf("inbox: resolve message %q: %w", id, err)
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(fmt.Errorf("inbox: resolve message %q: %w", id, ErrNotParked), err)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (w *walk) walk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.b.db.ExecContext(ctx, w.enter, strconv.FormatInt(scope, 10)); err != nil {
+	if _, err := w.b.alone(ctx, w.enter, scope); err != nil {
 		return err
 	}
 	for {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
 	"go.uber.org/goleak"
@@ -16,27 +17,39 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newDB returns a function that makes databases with the inbox's tables.
-func newDB(params string) func(t *testing.T) *sqlx.DB {
-	return func(t *testing.T) *sqlx.DB {
-		t.Helper()
-		db, err := sqlx.Open("postgres", devtest.PostgresURL(t)+params)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { db.Close() })
-		if err := inbox.Migrate(t.Context(), db); err != nil {
-			t.Fatal(err)
-		}
-		return db
+// newDB returns a pool on a database with the inbox's tables.
+func newDB(t *testing.T) *sqlx.DB {
+	t.Helper()
+	return openDB(t, "postgres", devtest.PostgresURL(t))
+}
+
+func openDB(t *testing.T, driver, address string) *sqlx.DB {
+	t.Helper()
+	db, err := sqlx.Open(driver, address)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { db.Close() })
+	if err := inbox.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 func newInbox(db *sqlx.DB, cfg inbox.Config) (Inbox, error) { return inbox.New(db, cfg) }
 
-func TestInbox(t *testing.T) { Run(t, newDB(""), newInbox) }
+func TestInbox(t *testing.T) { Run(t, newDB, newInbox) }
 
-func TestInbox_BinaryParameters(t *testing.T) { Run(t, newDB("&binary_parameters=yes"), newInbox) }
+// Behind a pooler that gives each transaction another connection.
+func TestInbox_PgBouncer(t *testing.T) {
+	Run(t, func(t *testing.T) *sqlx.DB {
+		return openDB(t, "postgres", devtest.PgBouncerURL(t, devtest.PostgresURL(t)))
+	}, newInbox)
+}
+
+func TestInbox_Pgx(t *testing.T) {
+	Run(t, func(t *testing.T) *sqlx.DB { return openDB(t, "pgx", devtest.PostgresURL(t)) }, newInbox)
+}
 
 // asSets lets ApplySet do the work of ApplyBatch: what became of a message is the same.
 type asSets struct{ *inbox.Inbox }
@@ -52,7 +65,7 @@ func (s asSets) ApplyBatch(ctx context.Context, ms []inbox.Message, fn func(ctx 
 }
 
 func TestInbox_ApplySet(t *testing.T) {
-	Run(t, newDB(""), func(db *sqlx.DB, cfg inbox.Config) (Inbox, error) {
+	Run(t, newDB, func(db *sqlx.DB, cfg inbox.Config) (Inbox, error) {
 		b, err := inbox.New(db, cfg)
 		return asSets{b}, err
 	})
@@ -61,7 +74,7 @@ func TestInbox_ApplySet(t *testing.T) {
 // A hook sees all points, once for each transaction, with the context of the call.
 func TestAt(t *testing.T) {
 	type key struct{}
-	b, err := inbox.New(newDB("")(t), inbox.Config{Consumer: "test"})
+	b, err := inbox.New(newDB(t), inbox.Config{Consumer: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +99,7 @@ func TestAt(t *testing.T) {
 
 // The first transaction dies, later ones under the same context live.
 func TestCrashAt_Once(t *testing.T) {
-	b, err := inbox.New(newDB("")(t), inbox.Config{Consumer: "test"})
+	b, err := inbox.New(newDB(t), inbox.Config{Consumer: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,10 @@ import (
 
 // Names of the parts, for [Stack.Kill] and [Stack.Restart].
 const (
-	Kafka    = "kafka"
-	Redis    = "redis"
-	Postgres = "postgres"
+	Kafka     = "kafka"
+	Redis     = "redis"
+	Postgres  = "postgres"
+	PgBouncer = "pgbouncer"
 )
 
 // Variables of the environment that give an address (rung 1), and that [Stack.Env] sets.
@@ -26,6 +27,10 @@ type Config struct {
 	Kafka    bool
 	Redis    bool
 	Postgres bool
+
+	// PgBouncer is a pooler in transaction mode that has no database yet: see
+	// [PgBouncerDatabases]. No address in the environment takes its place.
+	PgBouncer bool
 
 	// Apache asks for an Apache Kafka broker on a JVM in place of kfake. It needs Java 17
 	// and, the first time, Maven to fetch the jars.
@@ -87,7 +92,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if len(c.parts()) == 0 {
-		errs = append(errs, errors.New("no part is wanted, set at least one of Kafka, Redis and Postgres"))
+		errs = append(errs, errors.New("no part is wanted, set at least one of Kafka, Redis, Postgres and PgBouncer"))
 	}
 	if v := os.Getenv("ONCEWARD_KAFKA"); v != "" && v != "apache" && v != "kfake" {
 		errs = append(errs, fmt.Errorf("ONCEWARD_KAFKA is %q, must be kfake or apache", v))
@@ -114,6 +119,9 @@ func (c Config) parts() []string {
 	}
 	if c.Postgres {
 		parts = append(parts, Postgres)
+	}
+	if c.PgBouncer {
+		parts = append(parts, PgBouncer)
 	}
 	return parts
 }

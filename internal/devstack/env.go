@@ -31,6 +31,9 @@ func fromEnv(part string) server {
 		Redis:    {name: EnvRedis, ask: askRedis},
 		Postgres: {name: EnvPostgres, ask: askPostgres},
 	}[part]
+	if s == nil {
+		return nil
+	}
 	if s.url = os.Getenv(s.name); s.url == "" {
 		return nil
 	}

@@ -1,9 +1,9 @@
 #!/bin/sh
-# install.sh installs redis-server and the Postgres server binaries with apt, if this is
-# root on a machine with apt-get and they are missing. Else it does nothing and says
+# install.sh installs redis-server, the Postgres server binaries and PgBouncer with apt, if
+# this is root on a machine with apt-get and they are missing. Else it does nothing and says
 # nothing. It always succeeds: without them devstack has further rungs, or says what to do.
 #
-# Neither is left running or started at boot, and no Postgres cluster is made: devstack
+# None is left running or started at boot, and no Postgres cluster is made: devstack
 # runs the binaries itself, on folders and ports of its own.
 set -eu
 
@@ -21,9 +21,12 @@ have_postgres() {
 	return 1
 }
 
+have_pgbouncer() { command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; }
+
 packages=
 have_redis || packages="$packages redis-server"
 have_postgres || packages="$packages postgresql"
+have_pgbouncer || packages="$packages pgbouncer"
 [ -n "$packages" ] || exit 0
 echo "installing$packages with apt-get" >&2
 
@@ -54,7 +57,9 @@ if ! { apt-get -qq update && apt-get -qq -y --no-install-recommends install $pac
 	echo "apt-get could not install$packages, going on without" >&2
 	exit 0
 fi
-# The package enabled its service for the next boot.
-case $packages in *redis-server*)
-	if [ -d /run/systemd/system ]; then systemctl -q disable redis-server || true; fi ;;
-esac
+# The packages enabled their services for the next boot.
+for service in redis-server pgbouncer; do
+	case $packages in *$service*)
+		if [ -d /run/systemd/system ]; then systemctl -q disable $service || true; fi ;;
+	esac
+done

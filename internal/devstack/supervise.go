@@ -236,6 +236,8 @@ func find(ctx context.Context, part string, cfg Config, dir string, note func(st
 		return findRedis(cfg.RedisConfig, dir)
 	case part == Postgres:
 		return findPostgres(ctx, cfg.PostgresConfig, dir, note)
+	case part == PgBouncer:
+		return findPgBouncer(dir)
 	case cfg.Apache:
 		return findApache(ctx, dir, note)
 	default:
