@@ -97,14 +97,14 @@ func (c PurgeConfig) validate() error {
 // nothing.
 //
 // A dead letter is not done: people may want it again, so its mark does not count. Rows
-// that somebody has locked are left for the next walk. The ages are written such that
-// no index on created_at can be used in place of the range of pages.
+// that somebody has locked are left for the next walk. With IS TRUE no index on
+// created_at can be used in place of the range of pages.
 const purgeSQL = `
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
   SELECT i.ctid FROM {inbox} i
   WHERE i.ctid >= $1::text::tid AND i.ctid < $2::text::tid AND i.scope = $3::int
-    AND now() - i.created_at > $4::bigint * interval '1 millisecond'
-    AND (now() - i.created_at > $5::bigint * interval '1 millisecond'
+    AND (i.created_at < (SELECT now() - $4::bigint * interval '1 millisecond')) IS TRUE
+    AND (i.created_at < (SELECT now() - $5::bigint * interval '1 millisecond')
       OR NOT i.dead AND i.off < (SELECT max(k.ripe) FROM {inbox_mark} k WHERE k.scope = i.scope AND k.topic = i.topic
         AND k.part = i.part AND k.first <= i.off))
   FOR UPDATE OF i SKIP LOCKED))`
