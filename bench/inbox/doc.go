@@ -22,8 +22,7 @@
 //     table of seen messages, the effect, INSERT into that table, COMMIT, unlock. It has
 //     no renewal and no fence, and a message is a transaction.
 //   - Each case has tables and a pool of connections of its own. Autovacuum is off, so
-//     that what one case leaves behind is not another's burden; tables are emptied before
-//     each measurement.
+//     that what one case leaves behind is not another's burden.
 //   - The purge works in a table where old rows lie among young ones, in pages that were used
 //     before, and goes by marks, which is the most work for it. Callers insert as fast as
 //     they can meanwhile, without an effect. No young row may be missing afterwards.

@@ -77,24 +77,29 @@ func applyAll(ctx context.Context, tx *sqlx.Tx, ids []string, orders []int64) er
 	return err
 }
 
-// A prepared effect is that of one message, with statements that each connection
-// prepares once.
-type prepared struct{ close, note *sqlx.Stmt }
+// An effect writes that of one message, with statements that each connection prepares
+// once.
+type effect func(ctx context.Context, tx *sqlx.Tx, m message) error
 
-func (w *world) prepare(ctx context.Context) (p prepared, err error) {
-	if p.close, err = w.db.PreparexContext(ctx, closeSQL); err != nil {
-		return p, err
+func (w *world) prepare(ctx context.Context) (effect, error) {
+	if w.db.DriverName() == pgx { // it prepares whatever it is given
+		return func(ctx context.Context, tx *sqlx.Tx, m message) error { return apply(ctx, tx, m.id, m.order) }, nil
 	}
-	p.note, err = w.db.PreparexContext(ctx, noteSQL)
-	return p, err
-}
-
-func (p prepared) apply(ctx context.Context, tx *sqlx.Tx, m message) error {
-	if _, err := tx.StmtContext(ctx, p.close.Stmt).ExecContext(ctx, m.order); err != nil {
+	closing, err := w.db.PrepareContext(ctx, closeSQL)
+	if err != nil {
+		return nil, err
+	}
+	noting, err := w.db.PrepareContext(ctx, noteSQL)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, tx *sqlx.Tx, m message) error {
+		if _, err := tx.StmtContext(ctx, closing).ExecContext(ctx, m.order); err != nil {
+			return err
+		}
+		_, err := tx.StmtContext(ctx, noting).ExecContext(ctx, m.id, m.order, m.amount())
 		return err
-	}
-	_, err := tx.StmtContext(ctx, p.note.Stmt).ExecContext(ctx, m.id, m.order, m.amount())
-	return err
+	}, nil
 }
 
 // inTx commits what f writes, as applications do it.

@@ -85,7 +85,7 @@ func measure(ctx context.Context, s size, report *compare.Report, progress io.Wr
 		Redis: true, Postgres: true, Private: true,
 		RedisConfig: devstack.RedisConfig{Real: true},
 		PostgresConfig: devstack.PostgresConfig{Fsync: true, Settings: map[string]string{
-			"shared_buffers":     "1GB",
+			"shared_buffers":     "3GB", // for all of the large table
 			"max_wal_size":       "8GB", // no checkpoint in the middle of a comparison, but for those that we ask for
 			"checkpoint_timeout": "30min",
 			"autovacuum":         "off",

@@ -13,41 +13,60 @@ import (
 // single compares a message that goes through the inbox, with a fence, with the same
 // effect in a transaction and nothing else.
 func single(ctx context.Context, b *bench) error {
-	const conns = 8
-	const alone, ours = "effect alone", "claim, fence and effect"
-	w, err := b.newWorld(ctx, libPQ, conns, inbox.Config{Prepare: true})
-	if err != nil {
-		return err
+	var cases []compare.Case
+	drivers := []string{libPQ, pgx}
+	for _, driver := range drivers {
+		w, err := b.newWorld(ctx, driver, conns, inbox.Config{Prepare: true})
+		if err != nil {
+			return err
+		}
+		defer w.db.Close()
+		effect, err := w.prepare(ctx)
+		if err != nil {
+			return err
+		}
+		alone, ours := w.singles(b, effect)
+		cases = append(cases,
+			compare.Case{Name: driverNames[driver] + ", " + effectAlone, Run: alone},
+			compare.Case{Name: driverNames[driver] + ", " + withInbox, Run: ours})
 	}
-	defer w.db.Close()
-	effect, err := w.prepare(ctx)
-	if err != nil {
-		return err
-	}
-	var grants atomic.Int64
-	res, err := compare.Rounds(ctx, b.rounds, []compare.Case{
-		{Name: alone, Run: func(ctx context.Context) (compare.Sample, error) {
-			return w.drive(ctx, b, conns, "", func(ctx context.Context, caller, turn int) (int, error) {
-				m := feed(caller, conns, turn, 1, 0)[0]
-				return 1, w.inTx(ctx, func(tx *sqlx.Tx) error { return effect.apply(ctx, tx, m) })
-			})
-		}},
-		{Name: ours, Run: func(ctx context.Context) (compare.Sample, error) {
-			return w.drive(ctx, b, conns, "inbox", func(ctx context.Context, caller, turn int) (int, error) {
-				m := feed(caller, conns, turn, 1, 0)[0]
-				r := w.box.Apply(ctx, m.claim(grants.Add(1)), func(ctx context.Context, tx *sqlx.Tx) error {
-					return effect.apply(ctx, tx, m)
-				})
-				return 1, r.Err
-			})
-		}},
-	})
+	res, err := compare.Rounds(ctx, b.rounds, cases)
 	if err != nil {
 		return err
 	}
 	b.Table("single", res, perSecond, allocs, clientCPU, serverCPU)
-	b.AtLeast("inbox/single/pq/of-effect-alone", res.Ratio(perSecond, ours, alone), 0.65)
+	wanted := map[string]float64{libPQ: 0.65, pgx: 0.8}
+	for _, driver := range drivers {
+		name := driverNames[driver]
+		b.AtLeast("inbox/single/"+name+"/of-effect-alone",
+			res.Ratio(perSecond, name+", "+withInbox, name+", "+effectAlone), wanted[driver])
+	}
 	return nil
+}
+
+const (
+	conns       = 8 // and callers
+	effectAlone = "effect alone"
+	withInbox   = "claim, fence and effect"
+)
+
+// singles returns the two cases of a driver.
+func (w *world) singles(b *bench, effect effect) (alone, ours func(ctx context.Context) (compare.Sample, error)) {
+	var grants atomic.Int64
+	alone = func(ctx context.Context) (compare.Sample, error) {
+		return w.drive(ctx, b, conns, "", func(ctx context.Context, caller, turn int) (int, error) {
+			m := feed(caller, conns, turn, 1, 0)[0]
+			return 1, w.inTx(ctx, func(tx *sqlx.Tx) error { return effect(ctx, tx, m) })
+		})
+	}
+	ours = func(ctx context.Context) (compare.Sample, error) {
+		return w.drive(ctx, b, conns, "inbox", func(ctx context.Context, caller, turn int) (int, error) {
+			m := feed(caller, conns, turn, 1, 0)[0]
+			r := w.box.Apply(ctx, m.claim(grants.Add(1)), func(ctx context.Context, tx *sqlx.Tx) error { return effect(ctx, tx, m) })
+			return 1, r.Err
+		})
+	}
+	return alone, ours
 }
 
 // claim is what the inbox needs to know of a message.

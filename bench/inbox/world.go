@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
 	"github.com/onceward/onceward/bench/internal/compare"
@@ -15,8 +16,14 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// Names of drivers.
-const libPQ = "postgres"
+// Drivers, by the names that they have in database/sql.
+const (
+	libPQ = "postgres"
+	pgx   = "pgx"
+)
+
+// driverNames are their names here.
+var driverNames = map[string]string{libPQ: "pq", pgx: "pgx"}
 
 // nOrders is how many orders a world has. Its callers share them out.
 const nOrders = 16384
@@ -45,13 +52,14 @@ type world struct {
 	schema string
 	db     *sqlx.DB
 	box    *inbox.Inbox
-	closed int64 // by all that was measured
+	done   int64            // messages, of all that was measured
+	rows   map[string]int64 // of the tables that tell of messages
 }
 
 // newWorld makes a world that connects with a driver, conns times at most.
 func (b *bench) newWorld(ctx context.Context, driver string, conns int, cfg inbox.Config) (_ *world, err error) {
 	b.schemas++
-	w := &world{schema: "world" + strconv.Itoa(b.schemas)}
+	w := &world{schema: "world" + strconv.Itoa(b.schemas), rows: map[string]int64{}}
 	u, err := url.Parse(b.postgres)
 	if err != nil {
 		return nil, err
@@ -87,13 +95,10 @@ func (b *bench) newWorld(ctx context.Context, driver string, conns int, cfg inbo
 	return w, err
 }
 
-// drive empties the tables, lets callers repeat op, and looks at what came of it. op
-// returns how many messages it applied; each of them must have left a row in the table
-// named by rows, if any.
+// drive lets callers repeat op, and looks at what came of it. op returns how many
+// messages it applied; each of them must have left a row in the table named by rows, if
+// any. Tables are not emptied, for then the server would make all plans anew.
 func (w *world) drive(ctx context.Context, b *bench, callers int, rows string, op drive.Op) (compare.Sample, error) {
-	if _, err := w.db.ExecContext(ctx, `TRUNCATE ledger, inbox, seen`); err != nil {
-		return nil, err
-	}
 	before := b.serverCPU()
 	r, err := drive.Run(ctx, callers, b.window, op)
 	used := b.serverCPU() - before
@@ -122,7 +127,8 @@ const (
 	serverCPU = "servers us"
 )
 
-// check fails unless the tables tell of exactly so many messages, each of them once.
+// check fails unless the tables tell of exactly so many messages more than at the last
+// time, each of them once.
 func (w *world) check(ctx context.Context, applied int64, rows string) error {
 	var got struct{ Ledger, Messages, Closed int64 }
 	if err := w.db.GetContext(ctx, &got, `
@@ -130,11 +136,11 @@ func (w *world) check(ctx context.Context, applied int64, rows string) error {
 		  (SELECT coalesce(sum(closed), 0) FROM orders) AS closed`); err != nil {
 		return err
 	}
-	if got.Ledger != applied || got.Messages != applied || got.Closed-w.closed != applied {
-		return fmt.Errorf("%d messages were applied; the ledger has %d rows of %d messages, and orders were closed %d times",
-			applied, got.Ledger, got.Messages, got.Closed-w.closed)
+	w.done += applied
+	if got.Ledger != w.done || got.Messages != w.done || got.Closed != w.done {
+		return fmt.Errorf("%d messages were applied in all; the ledger has %d rows of %d messages, and orders were closed %d times",
+			w.done, got.Ledger, got.Messages, got.Closed)
 	}
-	w.closed = got.Closed
 	if rows == "" {
 		return nil
 	}
@@ -142,8 +148,9 @@ func (w *world) check(ctx context.Context, applied int64, rows string) error {
 	if err := w.db.GetContext(ctx, &n, `SELECT count(*) FROM `+rows); err != nil {
 		return err
 	}
-	if n != applied {
-		return fmt.Errorf("%d messages were applied; %s has %d rows", applied, rows, n)
+	w.rows[rows] += applied
+	if n != w.rows[rows] {
+		return fmt.Errorf("%d messages were applied in all; %s has %d rows", w.rows[rows], rows, n)
 	}
 	return nil
 }
