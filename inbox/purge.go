@@ -116,7 +116,8 @@ DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
 // It walks through the tables from end to end, so what it costs depends on the size of
 // the tables and not on how much is old. Any number of processes may run it: one
 // works at a time, and each goes on from where the last one was. Rounds have a transaction
-// each, and do not wait for locks of others. An error of the database is logged, and
+// each, and do not wait for locks of others. What is removed makes room for new rows
+// when autovacuum has passed. An error of the database is logged, and
 // tried again after [PurgeConfig.Every]. Only a mistake in cfg is returned.
 func (b *Inbox) Purge(ctx context.Context, cfg PurgeConfig) error {
 	cfg = cfg.withDefaults()

@@ -127,6 +127,42 @@ func TestPurge_WaitsForNobody(t *testing.T) {
 	}
 }
 
+// A process that is frozen in the middle of a round is not in the way for ever.
+func TestPurge_FrozenInARound(t *testing.T) {
+	db := newDB(t)
+	frozen := newBox(t, db, Config{MaxHold: time.Second}).rowWalk(keepADay.withDefaults())
+	frozen.first = func(ctx context.Context, tx *txn, _ int64) error {
+		var pid int
+		if err := tx.tx.GetContext(ctx, &pid, "SELECT pg_backend_pid()"); err != nil {
+			return err
+		}
+		w, scope := newRowWalk(t, db, keepADay)
+		if more, err := w.round(ctx, scope); more || err != nil {
+			t.Errorf("meanwhile another takes a round: more %v, error %v", more, err)
+		}
+		deadline := time.Now().Add(20 * time.Second)
+		for there := true; there; time.Sleep(5 * time.Millisecond) {
+			if err := db.GetContext(ctx, &there, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid); err != nil {
+				return err
+			}
+			if time.Now().After(deadline) {
+				t.Error("its connection is still there")
+				return nil
+			}
+		}
+		return nil
+	}
+	if err := frozen.walk(t.Context()); err == nil {
+		t.Error("the frozen one goes on")
+	}
+	w, scope := newRowWalk(t, db, keepADay)
+	fill(t, db, scope, 5, 2*day)
+	must(t, w.walk(t.Context()))
+	if left := rowsLeft(t, db, scope); left != 0 {
+		t.Errorf("%d left, want none", left)
+	}
+}
+
 func TestPurge_RunsUntilItsContextEnds(t *testing.T) {
 	db := newDB(t)
 	w, scope := newRowWalk(t, db, keepADay)

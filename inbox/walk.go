@@ -45,9 +45,12 @@ const (
 
 	// No row if somebody else is at it, or the last walk began less than $2 ms ago and is
 	// over. synchronous_commit: what a crash of the server brings back is removed again.
+	// max_hold: whoever is frozen in a round must not keep others from the walk, nor
+	// claims from what the round has locked.
 	takeWalkSQL = `
 SELECT page, pg_relation_size($3::text::regclass) / current_setting('block_size')::bigint AS pages,
-  set_config('synchronous_commit', 'off', true) AS synchronous_commit
+  set_config('synchronous_commit', 'off', true) AS synchronous_commit,
+  set_config('idle_in_transaction_session_timeout', $4::text, true) AS max_hold
 FROM {inbox_purge} WHERE scope = $1::int AND (page > 0 OR began <= clock_timestamp() - $2::bigint * interval '1 millisecond')
 FOR UPDATE SKIP LOCKED`
 
@@ -93,9 +96,10 @@ func (w *walk) round(ctx context.Context, scope int64) (more bool, err error) {
 	var at struct {
 		Page, Pages       int64
 		SynchronousCommit string `db:"synchronous_commit"`
+		MaxHold           string `db:"max_hold"`
 	}
 	id := strconv.FormatInt(scope, 10)
-	err = t.tx.GetContext(ctx, &at, w.take, id, milliseconds(w.every), w.table)
+	err = t.tx.GetContext(ctx, &at, w.take, id, milliseconds(w.every), w.table, milliseconds(w.b.cfg.MaxHold))
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
