@@ -51,10 +51,11 @@ func (b *Inbox) Apply(ctx context.Context, m Message, fn func(ctx context.Contex
 // succeed at the first try: messages that depend on each other belong into
 // different batches.
 func (b *Inbox) ApplyBatch(ctx context.Context, ms []Message, fn func(ctx context.Context, tx *sqlx.Tx, i int) error) []Result {
-	return b.applyAll(ctx, ms, each(fn))
+	return b.applyAll(ctx, ms, MaxBatch, each(fn))
 }
 
-func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result {
+// applyAll applies messages in transactions of at most so many.
+func (b *Inbox) applyAll(ctx context.Context, ms []Message, most int, fn runner) []Result {
 	results := make([]Result, len(ms))
 	es := b.admit(ms, results)
 	if len(es) > 0 {
@@ -69,7 +70,7 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, fn runner) []Result 
 		if err != nil {
 			again(es, gaveUp(ctx, err))
 		} else {
-			for _, batch := range split(rest) {
+			for _, batch := range split(rest, most) {
 				if b.cfg.MaxAttempts > 0 && batch[0].msg.Suspect {
 					b.applySuspect(ctx, scope, batch[0], fn)
 				} else {
@@ -124,8 +125,8 @@ func (b *Inbox) admit(ms []Message, results []Result) []*entry {
 	return es
 }
 
-// split cuts messages into those of one transaction each.
-func split(es []*entry) [][]*entry {
+// split cuts messages into those of one transaction each, at most so many.
+func split(es []*entry, most int) [][]*entry {
 	several := func(e *entry) bool { return len(e.fences) > 1 || e.msg.Suspect }
 	var together []*entry
 	for _, e := range es {
@@ -133,7 +134,7 @@ func split(es []*entry) [][]*entry {
 			together = append(together, e)
 		}
 	}
-	batches := slices.Collect(slices.Chunk(together, MaxBatch))
+	batches := slices.Collect(slices.Chunk(together, most))
 	for i, e := range es {
 		if several(e) {
 			batches = append(batches, es[i:i+1])

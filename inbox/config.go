@@ -31,6 +31,10 @@ const (
 	// this in one transaction, released ones included, every reader of the server
 	// slows down, and a batch whose messages fail needs one for each.
 	MaxBatch = 64
+
+	// MaxSet is how many messages share a transaction that needs no savepoint for each:
+	// that of [Inbox.ApplySet], and on pgx of [Inbox.ApplyQueue].
+	MaxSet = 256
 )
 
 // Config is the settings of an [Inbox].
@@ -153,7 +157,7 @@ type Config struct {
 	// double at a time.
 	//
 	// Defaults to 7 days. At least 1h, and at least four times what a claim lasts that waits
-	// LockTimeout for each fence of [MaxBatch] messages; a default that is less is raised to
+	// LockTimeout for each fence of [MaxSet] messages; a default that is less is raised to
 	// that. [KeepForever] turns both off.
 	FenceRetention time.Duration
 
@@ -228,6 +232,6 @@ func (c Config) validate() error {
 }
 
 // longestClaim is how long a claim can wait, all in all: for each fence and each ID.
-func (c Config) longestClaim() time.Duration { return 2 * MaxBatch * c.LockTimeout }
+func (c Config) longestClaim() time.Duration { return 2 * MaxSet * c.LockTimeout }
 
 func (c Config) names() names { return names{c.Schema, c.Table} }

@@ -37,6 +37,7 @@ type proxy struct {
 
 	statement []byte // COMMIT or ROLLBACK, in upper case
 	next      atomic.Int32
+	flights   atomic.Int64 // to the server
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // guarded by mu
@@ -59,8 +60,16 @@ func newProxy(t *testing.T, address, statement string) (*proxy, *sqlx.DB) {
 		p.cut()
 		p.wg.Wait()
 	})
-	u.Host = ln.Addr().String()
-	return p, openURL(t, u.String())
+	return p, openURL(t, p.address(t, address))
+}
+
+// address returns that of a server by way of the proxy.
+func (p *proxy) address(t *testing.T, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	must(t, err)
+	u.Host = p.ln.Addr().String()
+	return u.String()
 }
 
 // cut breaks all connections.
@@ -119,6 +128,7 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 		if err != nil {
 			return
 		}
+		p.flights.Add(1)
 		if bytes.Contains(bytes.ToUpper(buf[:n]), p.statement) {
 			switch fault(p.next.Swap(int32(none))) {
 			case cutBefore:

@@ -111,18 +111,18 @@ func (k *known) new(queries []string) (news []string) {
 	return news
 }
 
-// prepare prepares queries that are new to the connection, in one flight. Before it
-// sends first, if that is not empty. It returns the position of the query that the
-// server refused, or -1.
-func (p *pipe) prepare(ctx context.Context, first string, queries []string) (bad int, err error) {
+// prepare prepares queries that are new to the connection, in one flight, in a
+// transaction behind a savepoint, which is still there if it fails. It returns the
+// position of the query that the server refused, or -1.
+func (p *pipe) prepare(ctx context.Context, queries []string, inTransaction bool) (bad int, err error) {
 	line := p.conn.PgConn().StartPipeline(ctx)
 	defer func() {
 		if closed := closeAfter(line, err); closed != nil {
 			err = closed
 		}
 	}()
-	if first != "" {
-		line.SendQueryParams(first, nil, nil, nil, nil)
+	if inTransaction {
+		line.SendQueryParams(savepoint, nil, nil, nil, nil)
 	}
 	names := make([]string, len(queries))
 	for i, q := range queries {
@@ -131,10 +131,13 @@ func (p *pipe) prepare(ctx context.Context, first string, queries []string) (bad
 		names[i] = fmt.Sprintf("onceward_%d", p.known.made)
 		line.SendPrepare(names[i], q, nil)
 	}
+	if inTransaction {
+		line.SendQueryParams(`RELEASE SAVEPOINT onceward`, nil, nil, nil, nil)
+	}
 	if err := line.Sync(); err != nil {
 		return -1, err
 	}
-	if first != "" {
+	if inTransaction {
 		if _, err := readReply(line); err != nil {
 			return -1, err
 		}
@@ -146,7 +149,7 @@ func (p *pipe) prepare(ctx context.Context, first string, queries []string) (bad
 		}
 		sd, ok := answer.(*pgconn.StatementDescription)
 		if !ok {
-			return i, fmt.Errorf("unexpected answer %T to PREPARE", answer)
+			return -1, fmt.Errorf("unexpected answer %T to PREPARE", answer)
 		}
 		sd.Name, sd.SQL = names[i], q
 		p.known.named[q] = sd
@@ -167,15 +170,19 @@ func closeAfter(line *pgconn.Pipeline, err error) error {
 // before it, the rest has not run, and nothing is known about those before it until
 // the transaction has been rolled back to where it was sound.
 func (p *pipe) send(ctx context.Context, ss []statement) (replies []reply, err error) {
-	return p.fly(ctx, ss, func() {})
+	return p.fly(ctx, ss, nil)
 }
 
-// fly is send that calls last before it waits for the last reply.
+// fly is send that calls last, if not nil, when all statements but the last have been
+// answered.
 func (p *pipe) fly(ctx context.Context, ss []statement, last func()) (replies []reply, err error) {
 	line := p.conn.PgConn().StartPipeline(ctx)
 	sent := 0
 	var unfit error // the arguments of the statement after those that were sent
-	for _, s := range ss {
+	for i, s := range ss {
+		if last != nil && i == len(ss)-1 {
+			line.SendFlushRequest() // or the server would keep its answers until it has them all
+		}
 		if unfit = p.put(line, s); unfit != nil {
 			break
 		}
@@ -199,7 +206,7 @@ func (p *pipe) fly(ctx context.Context, ss []statement, last func()) (replies []
 	}
 	replies = make([]reply, 0, sent)
 	for i := range sent {
-		if i == len(ss)-1 {
+		if last != nil && i == len(ss)-1 {
 			last()
 		}
 		r, err := readReply(line)
@@ -248,13 +255,12 @@ func readReply(line *pgconn.Pipeline) (r reply, err error) {
 const (
 	beginSQL  = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	commitSQL = `COMMIT`
-	leave     = `RELEASE SAVEPOINT onceward`
 )
 
 // begin sends BEGIN and the claim in one flight.
 func (p *pipe) begin(ctx context.Context, query string, args []any) (ords []int, err error) {
-	if news := p.known.new([]string{query, beginSQL, savepoint, leave, commitSQL}); len(news) > 0 {
-		if _, err := p.prepare(ctx, "", news); err != nil {
+	if news := p.known.new([]string{query, beginSQL, commitSQL}); len(news) > 0 {
+		if _, err := p.prepare(ctx, news, false); err != nil {
 			return nil, err
 		}
 	}

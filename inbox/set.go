@@ -10,7 +10,7 @@ import (
 )
 
 // ApplySet is [Inbox.ApplyBatch] for a handler that takes all fresh messages of a
-// transaction at once, so that it can write them with statements about sets: the
+// transaction, up to [MaxSet], at once, so that it can write them with statements about sets: the
 // fastest form. fn gets the indices in ms of those that are fresh, in ascending
 // order, and returns nil, or one error per index in the same order.
 //
@@ -18,10 +18,10 @@ import (
 // transaction can: it is rolled back, and fn is called again, in a new one, for those
 // without. If fn gives an error to all, panics, or breaks the transaction, nobody knows who
 // did it: the messages are halved, again and again, until the one to blame is alone.
-// So a failing message costs its neighbours up to six more calls. Where more
+// So a failing message costs its neighbours up to eight more calls. Where more
 // than one in a hundred fails, ApplyBatch is faster.
 func (b *Inbox) ApplySet(ctx context.Context, ms []Message, fn func(ctx context.Context, tx *sqlx.Tx, is []int) []error) []Result {
-	return b.applyAll(ctx, ms, func(s *strider, fresh []*entry) error { return s.set(fresh, fn) })
+	return b.applyAll(ctx, ms, MaxSet, func(s *strider, fresh []*entry) error { return s.set(fresh, fn) })
 }
 
 // set runs all messages in one call.

@@ -68,6 +68,11 @@ func (s *strider) many(es []*entry) error {
 			return err
 		}
 	}
+	s.notePace(es)
+	return nil
+}
+
+func (s *strider) notePace(es []*entry) {
 	failed := 0
 	for _, e := range es {
 		if e.result.Outcome == Failed {
@@ -75,7 +80,6 @@ func (s *strider) many(es []*entry) error {
 		}
 	}
 	s.b.pace.note(failed, len(es))
-	return nil
 }
 
 // settle runs messages between two savepoints. If one of them fails, it is set
