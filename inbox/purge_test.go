@@ -253,7 +253,7 @@ func TestPurge_RefusesEachMistake(t *testing.T) {
 		"Retention is 24h0m0s, must be at least TopicRetention (25h0m": func(c *PurgeConfig) { c.TopicRetention = 25 * time.Hour },
 		"Every is -1s, must be above 0":                                func(c *PurgeConfig) { c.Every = -time.Second },
 		"RoundTime is -1s, must be above 0":                            func(c *PurgeConfig) { c.RoundTime = -time.Second },
-		"Retention is 1h0m0s, must be at least " + (4 * MaxBatch * 20 * time.Second).String() + " for marks": func(c *PurgeConfig) { c.Marks, c.Retention = true, time.Hour },
+		"Retention is 1h0m0s, must be at least " + (4 * MaxSet * 20 * time.Second).String() + " for marks": func(c *PurgeConfig) { c.Marks, c.Retention = true, time.Hour },
 	} {
 		cfg := keepADay
 		change(&cfg)
