@@ -11,7 +11,9 @@ import (
 )
 
 // claimSQL decides which messages may run. In: one element of each array per
-// message, keys distinct, and the fences of all messages, resources distinct.
+// message, keys distinct, and the fences ($12, $13) and topics ($16) of all messages,
+// distinct: messages have their positions, since many share them and the server takes
+// its time to read a uuid.
 // Out: the positions of messages that are NOT fresh, as negative numbers if they are
 // marked; in the usual case no row.
 //
@@ -49,11 +51,12 @@ WITH s AS MATERIALIZED (
       THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $15::bigint AS oldest
 ), m AS MATERIALIZED (
-  SELECT t.*, t.off < (SELECT max(k.next) FROM {inbox_mark} k WHERE k.scope = $4::int AND k.topic = t.topic
-    AND k.part = t.part AND k.first <= t.off) AS marked
+  SELECT t.key, t.id, t.fingerprint, ($12::uuid[])[t.fence] AS resource, ($16::uuid[])[t.topic] AS topic, t.part, t.off, t.ord,
+    t.off < (SELECT max(k.next) FROM {inbox_mark} k WHERE k.scope = $4::int AND k.topic = ($16::uuid[])[t.topic]
+      AND k.part = t.part AND k.first <= t.off) AS marked
   FROM s CROSS JOIN
-    unnest($5::uuid[], $6::text[], $7::uuid[], $8::uuid[], $9::uuid[], $10::int[], $11::bigint[])
-    WITH ORDINALITY AS t(key, id, fingerprint, resource, topic, part, off, ord)
+    unnest($5::uuid[], $6::text[], $7::uuid[], $8::int[], $9::int[], $10::int[], $11::bigint[])
+    WITH ORDINALITY AS t(key, id, fingerprint, fence, topic, part, off, ord)
 ), f AS (
   INSERT INTO {inbox_fence} AS g (resource, token)
   SELECT t.resource, t.token FROM s CROSS JOIN unnest($12::uuid[], $13::bigint[]) AS t(resource, token)
@@ -128,43 +131,48 @@ func (b *Inbox) claim(ctx context.Context, t *txn, scope int64, es []*entry) (fr
 func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
 	const id, uuids, small, large = 40, 32, 4, 16 // bytes of most values
 	n := len(es)
-	keys, ids, fingerprints, resources := arrayOf(n, uuids), arrayOf(n, id), arrayOf(n, uuids), arrayOf(n, uuids)
-	topics, parts, offs, fences, tokens := arrayOf(n, uuids), arrayOf(n, small), arrayOf(n, large), arrayOf(n, uuids), arrayOf(n, large)
+	keys, ids, fingerprints, fenced := arrayOf(n, uuids), arrayOf(n, id), arrayOf(n, uuids), arrayOf(n, small)
+	topic, parts, offs, fences, tokens := arrayOf(n, small), arrayOf(n, small), arrayOf(n, large), arrayOf(n, uuids), arrayOf(n, large)
+	var topics array
 	need := 0
-	// Whether a fence is in the statement already: two messages may share one.
-	sent := make(map[uuid]bool, len(es))
+	// The positions of fences and topics that are in the statement already.
+	sent, known := make(map[uuid]int64, n), map[uuid]int64{}
 	for _, e := range es {
 		keys.uuid(e.key)
 		ids.text(readable(e.id))
 		fingerprints.uuidOrNull(e.fingerprint, e.digested)
-		if len(e.fences) == 1 {
-			resources.uuid(e.fences[0].resource)
-		} else {
-			resources.null()
-			need = len(e.fences)
-		}
-		if p := e.position; p != nil {
-			topics.uuid(p.Topic)
-			parts.int(int64(p.Partition))
-			offs.int(p.Offset)
-		} else {
-			topics.null()
-			parts.null()
-			offs.null()
-		}
 		for _, f := range e.fences {
-			if !sent[f.resource] {
-				sent[f.resource] = true
+			if sent[f.resource] == 0 {
+				sent[f.resource] = int64(len(sent)) + 1
 				fences.uuid(f.resource)
 				tokens.int(f.token)
 			}
 		}
+		if len(e.fences) == 1 {
+			fenced.int(sent[e.fences[0].resource])
+		} else {
+			fenced.null()
+			need = len(e.fences)
+		}
+		if p := e.position; p != nil {
+			if known[p.Topic] == 0 {
+				known[p.Topic] = int64(len(known)) + 1
+				topics.uuid(p.Topic)
+			}
+			topic.int(known[p.Topic])
+			parts.int(int64(p.Partition))
+			offs.int(p.Offset)
+		} else {
+			topic.null()
+			parts.null()
+			offs.null()
+		}
 	}
 	return []any{
 		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
-		strconv.FormatInt(scope, 10), keys.String(), ids.String(), fingerprints.String(), resources.String(),
-		topics.String(), parts.String(), offs.String(), fences.String(), tokens.String(), strconv.Itoa(need),
-		microseconds(b.cfg.FenceRetention / 2),
+		strconv.FormatInt(scope, 10), keys.String(), ids.String(), fingerprints.String(), fenced.String(),
+		topic.String(), parts.String(), offs.String(), fences.String(), tokens.String(), strconv.Itoa(need),
+		microseconds(b.cfg.FenceRetention / 2), topics.String(),
 	}
 }
 
@@ -193,7 +201,7 @@ func (b *Inbox) look(ctx context.Context, t *txn, es []*entry) error {
 }
 
 // lookUp returns what the tables say of messages, and of their fences if asked to.
-func (b *Inbox) lookUp(ctx context.Context, q sqlx.QueryerContext, es []*entry, fences bool) (decided map[uuid]decision, tokens map[uuid]int64, err error) {
+func (b *Inbox) lookUp(ctx context.Context, tx *sqlx.Tx, es []*entry, fences bool) (decided map[uuid]decision, tokens map[uuid]int64, err error) {
 	keys, resources := arrayOf(len(es), 32), arrayOf(len(es), 32)
 	for _, e := range es {
 		keys.uuid(e.key)
@@ -201,7 +209,7 @@ func (b *Inbox) lookUp(ctx context.Context, q sqlx.QueryerContext, es []*entry, 
 			resources.uuid(e.fences[i].resource)
 		}
 	}
-	rows, err := q.QueryContext(ctx, b.sql.look, keys.String(), resources.String())
+	rows, err := tx.QueryContext(ctx, b.sql.look, keys.String(), resources.String())
 	if err != nil {
 		return nil, nil, err
 	}

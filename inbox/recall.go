@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -33,14 +34,22 @@ func (m *memory) note(es []*entry) {
 	m.old += weight * (float64(old)/float64(len(es)) - m.old)
 }
 
-// recall gives messages that were decided before their outcome, by one statement without
-// a transaction, and returns the others. The claim would find them as well, but locks and
-// updates the fence of each for that, and writes 200 bytes to the log; it costs those a
-// trip that are new. So it is for when most of them are old.
+// recall gives messages that were decided before their outcome, and returns the others.
+// The claim would find them as well, but locks and updates the fence of each for that, and
+// writes 200 bytes to the log; it costs those trips that are new. So it is for when most
+// of them are old.
+//
+// The transaction is for PgBouncer: without one, the two flights of lib/pq may meet two
+// servers.
 func (b *Inbox) recall(ctx context.Context, es []*entry) (rest []*entry, err error) {
-	decided, _, err := b.lookUp(ctx, b.db, es, false)
+	t, err := b.begin(ctx)
 	if err != nil {
 		return nil, err
+	}
+	defer t.rollback()
+	decided, _, err := b.lookUp(ctx, t.tx, es, false)
+	if err != nil {
+		return nil, fmt.Errorf("look for messages decided before: %w", err)
 	}
 	for _, e := range es {
 		if first, ok := decided[e.key]; ok {
