@@ -26,26 +26,27 @@ func (s *session) commitLoop(ctx context.Context) {
 		}
 		// Not ended with ctx: the client would drop the connection, and the broker
 		// could come to that commit after the last one.
-		s.commit(s.base, s.disp.current())
+		s.commit(s.base, s.disp.current(), false)
 	}
 }
 
-// commit commits what was decided of parts. What fails stays dirty, and goes with
-// the next commit.
-func (s *session) commit(ctx context.Context, parts []*part) {
+// commit commits what was decided of parts, for the last time or not. What fails stays
+// dirty, and goes with the next commit.
+func (s *session) commit(ctx context.Context, parts []*part, last bool) {
 	if !s.commitTurn(ctx) {
 		return
 	}
 	defer func() { <-s.committing }()
 	offers := s.disp.offers(parts)
-	if len(offers) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
+	if len(offers) == 0 {
+		s.mark(ctx, nil, last)
+		return
+	}
 	done, err := s.send(ctx, offers)
 	s.disp.committed(done)
-	s.mark(ctx, done)
+	s.mark(ctx, done, last)
 	switch {
 	case err == nil:
 	case usual(err):

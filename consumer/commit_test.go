@@ -89,7 +89,7 @@ func TestCommit_OneInTheWayIsNotWaitedForWithoutEnd(t *testing.T) {
 	s.committing <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	s.commit(ctx, nil)
+	s.commit(ctx, nil, false)
 	if !strings.Contains(logs.String(), "another commit is in the way") {
 		t.Errorf("log = %s", logs.String())
 	}

@@ -94,6 +94,8 @@ type Config struct {
 
 	// Hooks observe the consumer.
 	Hooks Hooks
+
+	markEvery time.Duration // other than the constant in tests
 }
 
 // Hooks observe a [Consumer]. They must be fast and must not call it.
@@ -152,6 +154,7 @@ func (c Config) withDefaults() Config {
 	c.RetryMin = cmp.Or(c.RetryMin, 100*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, 30*time.Second)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 10*time.Second)
+	c.markEvery = cmp.Or(c.markEvery, markEvery)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

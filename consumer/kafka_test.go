@@ -57,6 +57,7 @@ func fast(c *kfake.Cluster) Config {
 		RetryMin:          time.Millisecond,
 		RetryMax:          10 * time.Millisecond,
 		Logger:            slog.New(slog.DiscardHandler),
+		markEvery:         time.Millisecond,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/middleware"
@@ -169,6 +170,54 @@ func TestMark_FailsAndIsToldAgain(t *testing.T) {
 	}
 }
 
+// Commits are more frequent than marks, but the last ones are marked before the partition
+// goes.
+func TestMark_NowAndThenAndAtTheEnd(t *testing.T) {
+	c := newCluster(t, 1, "t")
+	cfg := fast(c)
+	cfg.markEvery = time.Hour
+	n := &notebook{}
+	s := start(t, cfg, marked(n, nothing))
+	for i := range 3 {
+		produce(t, c, 0, "a")
+		untilCommitted(t, c, int64(i)+1)
+	}
+	if got := n.all(); len(got) != 0 {
+		t.Errorf("marked = %v before it was time", got)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.all(); len(got) != 1 || got[0].From != 0 || got[0].Upto != 3 {
+		t.Errorf("marked = %v, want one run from 0 to 3", got)
+	}
+}
+
+// A marker that hangs is given up, so that commits go on.
+func TestMark_Hangs(t *testing.T) {
+	c := newCluster(t, 1, "t")
+	r := routeTo(nothing)
+	hung := make(chan error, 100)
+	r.Marker = hangs(hung)
+	start(t, fast(c), r)
+	produce(t, c, 0, "a")
+	untilCommitted(t, c, 1)
+	if err := recv(t, hung, "the marker to be given up"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("given up with %v", err)
+	}
+	produce(t, c, 0, "b")
+	untilCommitted(t, c, 2)
+}
+
+// hangs is a marker that says when its context has ended.
+type hangs chan error
+
+func (h hangs) Mark(ctx context.Context, _ []inbox.Run) error {
+	<-ctx.Done()
+	h <- ctx.Err()
+	return ctx.Err()
+}
+
 // What the group has not confirmed may be handled by another member.
 func TestMark_NothingThatIsNotCommitted(t *testing.T) {
 	c := newCluster(t, 2, "t")
@@ -211,7 +260,7 @@ func TestPart_GoesBack(t *testing.T) {
 	}
 	// An answer to what was marked before that says nothing about the new run.
 	d := newDispatcher(t.Context(), Config{}.withDefaults(), nil)
-	d.marked([]offer{{part: p, run: inbox.Run{From: 7, Upto: 12}}})
+	d.marked([]*part{p}, []inbox.Run{{From: 7, Upto: 12}})
 	if p.unmarked != 3 {
 		t.Errorf("unmarked = %d, want still 3", p.unmarked)
 	}

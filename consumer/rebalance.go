@@ -53,7 +53,7 @@ func (s *session) drain(m map[string][]int32, cause error) {
 	}
 	// Not the context of Run or of the client's group: both may have ended, and
 	// commit has a timeout of its own.
-	s.commit(s.base, parts)
+	s.commit(s.base, parts, true)
 	abandoned := s.disp.release(parts)
 	s.resume(m)
 	if len(parts) == 0 { // drained before: the client also calls back when it leaves

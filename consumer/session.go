@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/inbox"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -23,7 +24,8 @@ type session struct {
 	health     *health
 	workers    sync.WaitGroup
 	committing chan struct{} // holds a token while a commit is under way
-	flowMu     sync.Mutex    // keeps pause and resume calls in order
+	marking    marking
+	flowMu     sync.Mutex // keeps pause and resume calls in order
 	halt       context.CancelCauseFunc
 }
 
@@ -37,6 +39,7 @@ func newSession(ctx context.Context, cfg Config, routes []Route) *session {
 		disp:       newDispatcher(base, cfg, routes),
 		health:     newHealth(cfg.Logger),
 		committing: make(chan struct{}, 1),
+		marking:    marking{runs: make(map[*part]inbox.Run), last: time.Now()},
 	}
 }
 

@@ -38,12 +38,13 @@ ON CONFLICT (scope, topic, part, first) DO UPDATE SET next = EXCLUDED.next WHERE
 // row may go before the topic forgets the message: see [PurgeConfig.Marks]. (A row that is
 // still there is compared first, and so may be a [Conflict].)
 //
-// It is for the loop that commits offsets to Kafka: next to each commit that moved a partition on,
-// before or after it, name what was decided since the last call, or since the partition
-// was assigned. Begin where this member's own knowledge begins, never earlier: what
-// another has decided, or nobody, because a consumer started at the end or offsets were moved by hand, is
-// a gap between two runs and stays undecided. If Mark fails, name the same offsets again
-// next time: all that a run left out costs is that its rows are kept longer.
+// It is for the loop that commits offsets to Kafka (that of package consumer has it, as
+// Route.Marker): every ten seconds or so, and when a partition is taken away, name what was
+// decided since the last call, or since the partition was assigned. Begin where this
+// member's own knowledge begins, never earlier: what another has decided, or nobody,
+// because a consumer started at the end or offsets were moved by hand, is a gap between two
+// runs and stays undecided. If Mark fails, name the same offsets again next time: all that
+// a run left out costs is that its rows are kept longer.
 //
 // Runs may overlap with what is marked, and come in any order. An empty run says
 // nothing. Offsets once marked stay so until their topic has forgotten them, and a rewind does
