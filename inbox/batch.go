@@ -211,7 +211,7 @@ func (b *Inbox) transact(ctx context.Context, scope int64, es []*entry, fn runne
 		return err
 	}
 	if len(fresh) > 0 {
-		if err := fn(&strider{ctx: ctx, b: b, t: t}, fresh); err != nil {
+		if err := fn(&strider{ctx: ctx, b: b, t: t, others: len(held) > 0}, fresh); err != nil {
 			return err
 		}
 	}

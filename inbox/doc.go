@@ -6,7 +6,8 @@
 // row and the effect commit together or not at all, so a row means: decided.
 // [Inbox.ApplyBatch] does the same for many messages with one claim and one
 // COMMIT, and gives each its own outcome; [Inbox.ApplySet] hands all of them to one
-// handler at once.
+// handler at once, and with [Inbox.ApplyQueue] handlers queue their statements, which pgx
+// sends together.
 //
 //	box, err := inbox.New(db, inbox.Config{Consumer: "orders"})
 //	if err != nil {

@@ -44,7 +44,7 @@ func (s *strider) together(fresh []*entry, fn queuer) error {
 	if rest, err = s.prepareNew(rest); err != nil {
 		return err
 	}
-	f := flights{strider: s, rest: rest, apart: len(fresh) > 1, last: len(rest) == len(fresh) && crash.From(s.ctx) == nil}
+	f := flights{strider: s, rest: rest, apart: len(fresh) > 1, last: len(rest) == len(fresh) && !s.others && crash.From(s.ctx) == nil}
 	f.size = max(s.b.pace.stride(s.b.cfg.Stride), (len(rest)+MaxBatch-1)/MaxBatch)
 	for _, p := range rest {
 		// Not if something else may be left to do in the transaction.

@@ -336,6 +336,22 @@ func (g guest) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { r
 // Close implements [driver.Conn]. The pool of the application closes it.
 func (g guest) Close() error { return nil }
 
+// ExecContext implements [driver.ExecerContext].
+func (g guest) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if g.p.finished { // else it would be a transaction of its own
+		return nil, sql.ErrTxDone
+	}
+	return g.Conn.ExecContext(ctx, query, args)
+}
+
+// QueryContext implements [driver.QueryerContext].
+func (g guest) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if g.p.finished {
+		return nil, sql.ErrTxDone
+	}
+	return g.Conn.QueryContext(ctx, query, args)
+}
+
 // Commit implements [driver.Tx].
 func (g guest) Commit() error {
 	if g.p.finished {

@@ -248,11 +248,11 @@ func TestNextPages(t *testing.T) {
 func TestPurge_RefusesEachMistake(t *testing.T) {
 	b := newBox(t, open(t), Config{LockTimeout: 20 * time.Second})
 	for want, change := range map[string]func(*PurgeConfig){
-		"Retention is 1s, must be at least 1m":                         func(c *PurgeConfig) { c.Retention = time.Second },
-		"TopicRetention is 0s, must say":                               func(c *PurgeConfig) { c.TopicRetention = 0 },
-		"Retention is 24h0m0s, must be at least TopicRetention (25h0m": func(c *PurgeConfig) { c.TopicRetention = 25 * time.Hour },
-		"Every is -1s, must be above 0":                                func(c *PurgeConfig) { c.Every = -time.Second },
-		"RoundTime is -1s, must be above 0":                            func(c *PurgeConfig) { c.RoundTime = -time.Second },
+		"Retention is 1s, must be at least 1m":                                                             func(c *PurgeConfig) { c.Retention = time.Second },
+		"TopicRetention is 0s, must say":                                                                   func(c *PurgeConfig) { c.TopicRetention = 0 },
+		"Retention is 24h0m0s, must be at least TopicRetention (25h0m":                                     func(c *PurgeConfig) { c.TopicRetention = 25 * time.Hour },
+		"Every is -1s, must be above 0":                                                                    func(c *PurgeConfig) { c.Every = -time.Second },
+		"RoundTime is -1s, must be above 0":                                                                func(c *PurgeConfig) { c.RoundTime = -time.Second },
 		"Retention is 1h0m0s, must be at least " + (4 * MaxSet * 20 * time.Second).String() + " for marks": func(c *PurgeConfig) { c.Marks, c.Retention = true, time.Hour },
 	} {
 		cfg := keepADay

@@ -472,3 +472,16 @@ func TestApplyQueue_Attempts(t *testing.T) {
 		wantAttempts(t, db)
 	})
 }
+
+// Messages that wait behind a dead letter of their lock take part in the same COMMIT.
+func TestApplyQueue_BesideParked(t *testing.T) {
+	drivers(t, func(t *testing.T, db *sqlx.DB) {
+		b := parking(t, db)
+		wantDead(t, b.Apply(t.Context(), keyed("a", "x", 5), fails), 1, errBoom)
+		s := newQueueScript(t, 2)
+		s.ms[0], s.ms[1].Body = keyed("b", "x", 6), Bytes("m001")
+		wantOutcomes(t, b.ApplyQueue(t.Context(), s.ms, s.quick), Parked, Applied)
+		wantParked(t, db, "a dead", "b")
+		wantEffects(t, db, "m001")
+	})
+}

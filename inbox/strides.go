@@ -19,6 +19,8 @@ type strider struct {
 	b   *Inbox
 	t   *txn
 	fn  handler
+
+	others bool // the transaction has messages that are not handled
 }
 
 // A run is what a handler did in the transaction at work.

@@ -8,6 +8,7 @@
 //
 //	RecordFunc   func(ctx, *kgo.Record) error                  effects without a transaction
 //	TxFunc       func(ctx, *sqlx.Tx, *kgo.Record) error        effects in the inbox's transaction
+//	QueueFunc    func(ctx, *inbox.Queue, *kgo.Record) error    the same, queued: fast with pgx
 //	TxBatchFunc  func(ctx, *sqlx.Tx, []*kgo.Record) []error    the same, for set-based SQL
 //
 //	h := middleware.Chain(

@@ -16,7 +16,7 @@ import (
 // reads with tx, not on what it read before. A panic is that record's error.
 type TxFunc func(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error
 
-// A TxHandler is one of the handler forms with a transaction: [TxFunc] or
+// A TxHandler is one of the handler forms with a transaction: [TxFunc], [QueueFunc] or
 // [TxBatchFunc].
 type TxHandler interface {
 	applyTo(ctx context.Context, box *inbox.Inbox, ms []*Message) []inbox.Result
@@ -34,8 +34,9 @@ func Inbox(box *inbox.Inbox, h TxHandler) Handler {
 		panic("middleware: Inbox of a nil inbox")
 	}
 	one, isOne := h.(TxFunc)
+	queue, isQueue := h.(QueueFunc)
 	batch, isBatch := h.(TxBatchFunc)
-	if h == nil || isOne && one == nil || isBatch && batch == nil {
+	if h == nil || isOne && one == nil || isQueue && queue == nil || isBatch && batch == nil {
 		panic("middleware: Inbox of a nil handler")
 	}
 	apply := HandlerFunc(func(ctx context.Context, ms []*Message) []error {
