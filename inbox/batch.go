@@ -70,7 +70,7 @@ func (b *Inbox) applyAll(ctx context.Context, ms []Message, most int, fn runner)
 		if err != nil {
 			again(es, gaveUp(ctx, err))
 		} else {
-			for _, batch := range split(rest, most) {
+			for _, batch := range split(rest, b.pace.batch(most)) {
 				if b.cfg.MaxAttempts > 0 && batch[0].msg.Suspect {
 					b.applySuspect(ctx, scope, batch[0], fn)
 				} else {
@@ -159,6 +159,7 @@ func (b *Inbox) apply(ctx context.Context, scope int64, es []*entry, fn runner) 
 			return
 		}
 		err := b.transact(ctx, scope, es, fn)
+		b.pace.noteEnd(len(es), err)
 		switch {
 		case err == nil, errors.Is(err, errApart):
 			// Who has no result yet tries again. Each time there are fewer.

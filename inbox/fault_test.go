@@ -27,6 +27,7 @@ const (
 	cutBefore       // the connection breaks, the server never sees it
 	cutAfter        // the server runs it, the connection breaks, nobody sees the answer
 	swallow         // neither arrives, and nobody says so
+	cutRace         // the connection breaks while the server may be at it
 )
 
 // A proxy stands between the driver and the server and harms one statement.
@@ -35,9 +36,10 @@ type proxy struct {
 	target string
 	wg     sync.WaitGroup
 
-	statement []byte // COMMIT or ROLLBACK, in upper case
+	statement []byte // the message of COMMIT or ROLLBACK alone, in upper case
 	next      atomic.Int32
 	flights   atomic.Int64 // to the server
+	choose    func() fault // for each statement, in place of next; set before the first
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // guarded by mu
@@ -51,7 +53,7 @@ func newProxy(t *testing.T, address, statement string) (*proxy, *sqlx.DB) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	p := &proxy{
-		ln: ln, target: u.Host, statement: []byte(statement + "\x00"),
+		ln: ln, target: u.Host, statement: []byte("Q\x00\x00\x00" + string(rune(4+len(statement)+1)) + statement + "\x00"),
 		conns: map[net.Conn]bool{},
 	}
 	p.wg.Go(p.accept)
@@ -130,11 +132,19 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 		}
 		p.flights.Add(1)
 		if bytes.Contains(bytes.ToUpper(buf[:n]), p.statement) {
-			switch fault(p.next.Swap(int32(none))) {
+			f := fault(p.next.Swap(int32(none)))
+			if p.choose != nil {
+				f = p.choose()
+			}
+			switch f {
 			case cutBefore:
 				return
 			case cutAfter:
 				drop.Store(true)
+			case cutRace:
+				drop.Store(true)
+				_, _ = server.Write(buf[:n])
+				return
 			case swallow:
 				_, _ = io.Copy(io.Discard, client) // until the test ends it
 				return

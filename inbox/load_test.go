@@ -153,3 +153,28 @@ func TestLoad_UnsortedDeadlocks(t *testing.T) {
 		t.Errorf("errors = %v, want deadlocks", l.codes)
 	}
 }
+
+// The purge removes rows and fences under the load, and neither it nor a claim is ever in
+// a deadlock. Rows are made old, so that there is something to remove.
+func TestLoad_WithPurge(t *testing.T) {
+	l := newLoad(t)
+	l.db.MustExec("ALTER TABLE inbox ALTER created_at SET DEFAULT now() - random() * interval '2 days'")
+	_, err := l.b.scopeID(t.Context())
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- l.b.Purge(ctx, PurgeConfig{Retention: day, TopicRetention: day, Every: time.Millisecond, RoundTime: time.Millisecond})
+	}()
+	l.run(8, 15)
+	cancel()
+	must(t, <-done)
+	if l.codes["40P01"] > 0 || l.codes["40001"] > 0 {
+		t.Errorf("errors of collisions = %v, want none", l.codes)
+	}
+	var rows int
+	must(t, l.db.Get(&rows, "SELECT count(*) FROM inbox"))
+	if applied := l.outcomes[Applied]; rows == 0 || rows >= applied {
+		t.Errorf("%d rows are left of %d applied, want some removed and some kept", rows, applied)
+	}
+}

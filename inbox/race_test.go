@@ -331,4 +331,22 @@ func TestRace_DeadlockInHandlers(t *testing.T) {
 	if n != 2 || len(effects(t, db)) != 2 {
 		t.Errorf("%d updates and %d effects are committed, want 2", n, len(effects(t, db)))
 	}
+
+	// For a while transactions are half as long.
+	ms := messages(MaxBatch)
+	xids := map[string]bool{}
+	then := b.ApplyBatch(t.Context(), ms, func(ctx context.Context, tx *sqlx.Tx, _ int) error {
+		var xid string
+		err := tx.GetContext(ctx, &xid, "SELECT txid_current()::text")
+		xids[xid] = true
+		return err
+	})
+	for i, r := range then {
+		if r.Outcome != Applied {
+			t.Errorf("then outcome of %d = %v (%v), want applied", i, r.Outcome, r.Err)
+		}
+	}
+	if len(xids) != 2 {
+		t.Errorf("%d messages took %d transactions after a deadlock, want 2", len(ms), len(xids))
+	}
 }
