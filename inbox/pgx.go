@@ -287,13 +287,14 @@ func (p *pipe) sendLast(ctx context.Context, ss []statement, within time.Duratio
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer stop()
-	timer := time.AfterFunc(time.Hour, func() { cancel(errNoAnswer) })
-	defer timer.Stop()
-	timer.Stop()
+	var late *time.Timer
 	replies, err = p.fly(flight, append(ss, statement{query: commitSQL}), func() {
 		stop()
-		timer.Reset(within)
+		late = time.AfterFunc(within, func() { cancel(errNoAnswer) })
 	})
+	if late != nil {
+		late.Stop()
+	}
 	switch {
 	case err == nil:
 		p.finished = true

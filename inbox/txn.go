@@ -109,6 +109,10 @@ var errNoAnswer = errors.New("no answer")
 // commit commits, whatever has become of the caller's context. If it returns
 // errNoAnswer or the connection is lost, the outcome is unknown.
 func (t *txn) commit() error {
+	if t.pipe != nil && t.pipe.finished { // there is nothing to wait for
+		t.over = true
+		return t.tx.Commit()
+	}
 	return t.end("COMMIT", t.tx.Commit)
 }
 
