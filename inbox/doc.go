@@ -135,5 +135,6 @@
 // [Export] hands the same SQL to other tools. [Check] says what is missing. The statements
 // need SELECT, INSERT, UPDATE and DELETE only, keep no state in the session unless
 // [Config.Prepare] says so, and so work behind PgBouncer in transaction mode (pgx needs
-// default_query_exec_mode=exec or simple_protocol there).
+// default_query_exec_mode=exec or simple_protocol there). The statements of
+// an older version run on a newer schema, so migrate first and then roll the code out.
 package inbox
