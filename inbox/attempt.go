@@ -63,12 +63,21 @@ func (b *Inbox) account(ctx context.Context, t *txn, scope int64, kept, failed [
 			return false, err
 		}
 	}
-	if gone = append(gone, dead...); len(gone) > 0 {
-		if _, err := t.tx.ExecContext(ctx, b.sql.forgive, keysOf(gone)); err != nil {
-			return false, fmt.Errorf("forget attempts: %w", err)
-		}
+	return true, b.forgive(ctx, t, append(gone, dead...))
+}
+
+// forgive forgets the failures of messages that are decided.
+func (b *Inbox) forgive(ctx context.Context, t *txn, es []*entry) error {
+	if len(es) == 0 {
+		return nil
 	}
-	return true, nil
+	if _, err := t.tx.ExecContext(ctx, b.sql.forgive, keysOf(es)); err != nil {
+		return fmt.Errorf("forget attempts: %w", err)
+	}
+	for _, e := range es {
+		e.noted = false
+	}
+	return nil
 }
 
 // charge counts one failure more of each message.
@@ -158,7 +167,6 @@ func (b *Inbox) reckon(ctx context.Context, scope int64, es []*entry) {
 			blame = weigh(e.result.Err)
 		}
 		switch {
-		case e.redriven: // it stays dead, whatever becomes of it
 		case e.charged, e.result.Outcome.Decided():
 			b.streaks.end(e.key)
 		case blame >= guilty:

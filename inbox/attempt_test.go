@@ -406,6 +406,32 @@ func TestAttempts_CollisionChargesNobody(t *testing.T) {
 	wantRows(t, db, 0)
 }
 
+// If the COMMIT of a batch is refused because of another, a failure in it is not lost: it is
+// charged once, by itself.
+func TestAttempts_CommitRefused(t *testing.T) {
+	db := newDB(t)
+	hook, written := letters(t, db)
+	db.MustExec("ALTER TABLE effect ADD CONSTRAINT one UNIQUE (id) DEFERRABLE INITIALLY DEFERRED")
+	db.MustExec("INSERT INTO effect (id) VALUES ('m07')")
+	b := newBox(t, db, Config{MaxAttempts: 2, DeadLetter: hook})
+	s := newScript(t, messages(10))
+	s.bad[2] = fails
+	got := b.ApplyBatch(t.Context(), s.ms, s.run)
+	wantOutcomes(t, got, Applied, Applied, Failed, Applied, Applied, Applied, Applied, Failed, Applied, Applied)
+	wantAttempts(t, db, "m02:1:0", "m07:1:0")
+	for i := range s.ms {
+		if i != 2 && i != 7 {
+			s.ms[i].ID += "'"
+		}
+	}
+	got = b.ApplyBatch(t.Context(), s.ms, s.run)
+	wantOutcomes(t, got, Applied, Applied, Dead, Applied, Applied, Applied, Applied, Dead, Applied, Applied)
+	wantAttempts(t, db)
+	if ls := written(); len(ls) != 2 || !slices.Contains(ls, "m02:2") || !slices.Contains(ls, "m07:2") {
+		t.Errorf("dead letters = %q, want one of each, after 2 attempts", ls)
+	}
+}
+
 // The accounts of a batch whose COMMIT is cut off are as unknown as the rest, and are
 // written once.
 func TestAttempts_CommitCutOff(t *testing.T) {

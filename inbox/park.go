@@ -87,7 +87,11 @@ func (b *Inbox) park(ctx context.Context, t *txn, scope int64, fresh []*entry) (
 		e.run = run{result: Result{Outcome: Parked, Err: &BehindError{e.id, e.fences[0].name}}}
 		parked = append(parked, e)
 	}
-	return held, rest, b.store(ctx, t, scope, parked, false)
+	if err := b.store(ctx, t, scope, parked, false); err != nil {
+		return nil, nil, err
+	}
+	// Here and not with those that run: their last statement may take COMMIT along.
+	return held, rest, b.forgive(ctx, t, parked)
 }
 
 // store adds messages to what is parked.

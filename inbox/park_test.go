@@ -380,3 +380,39 @@ func TestPark_Redrive(t *testing.T) {
 		t.Error("a fence is still marked as parked")
 	}
 }
+
+// Handlers that queue their statements, where COMMIT may go along with the last of them,
+// are counted, given up and parked like any others.
+func TestPark_Queue(t *testing.T) {
+	drivers(t, func(t *testing.T, db *sqlx.DB) {
+		b := newBox(t, db, Config{MaxAttempts: 2, ParkKey: true})
+		bad := map[string]bool{"a": true}
+		apply := func(ids ...string) []Result {
+			ms := make([]Message, len(ids))
+			for i, id := range ids {
+				ms[i] = keyed(id, id[:1], 1)
+			}
+			return b.ApplyQueue(t.Context(), ms, func(_ context.Context, q *Queue, i int) error {
+				q.Exec("INSERT INTO effect (id, n) VALUES ($1, $2)", ids[i], map[bool]int{true: -1, false: 1}[bad[ids[i]]])
+				return nil
+			})
+		}
+		wantOutcomes(t, apply("a", "b", "c"), Failed, Applied, Applied)
+		wantAttempts(t, db, "a:1:0")
+		bad["a"] = false
+		wantOutcomes(t, apply("a", "b1", "c1"), Applied, Applied, Applied)
+		wantAttempts(t, db)
+		bad["a1"] = true
+		wantOutcomes(t, apply("a1"), Failed)
+		wantOutcomes(t, apply("a1", "b2", "c2"), Dead, Applied, Applied)
+		wantOutcomes(t, apply("a2", "b3", "c3"), Parked, Applied, Applied)
+		wantOutcomes(t, apply("a3", "b4"), Parked, Applied)
+		wantOutcomes(t, apply("a4"), Parked)
+		wantParked(t, db, "a1 dead", "a2", "a3", "a4")
+		wantEffects(t, db, "a", "b", "b1", "b2", "b3", "b4", "c", "c1", "c2", "c3")
+		if n, err := b.Unpark(t.Context(), Fence{"a", 1}, takes(new([]string), nil)); n != 4 || err != nil {
+			t.Errorf("unpark = %d, %v, want 4", n, err)
+		}
+		wantOutcomes(t, apply("a5", "b5"), Applied, Applied)
+	})
+}
