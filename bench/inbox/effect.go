@@ -7,8 +7,11 @@ import (
 	mrand "math/rand/v2"
 	"strings"
 
+	pgxv5 "github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
+	"github.com/onceward/onceward/inbox"
 )
 
 // A message asks to close an order. Its ID is what people choose: long, and random.
@@ -57,6 +60,29 @@ func apply(ctx context.Context, tx *sqlx.Tx, id string, order int64) error {
 	}
 	_, err := tx.ExecContext(ctx, noteSQL, id, order, amountOf(id))
 	return err
+}
+
+// queue queues the effect of a message.
+func queue(q *inbox.Queue, id string, order int64) {
+	q.Exec(closeSQL, order)
+	q.Exec(noteSQL, id, order, amountOf(id))
+}
+
+// inFlight sends the effect of a message, with BEGIN and COMMIT, in one flight of pgx.
+func (w *world) inFlight(ctx context.Context, m message) error {
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.Raw(func(raw any) error {
+		var all pgxv5.Batch
+		all.Queue(`BEGIN`)
+		all.Queue(closeSQL, m.order)
+		all.Queue(noteSQL, m.id, m.order, m.amount())
+		all.Queue(`COMMIT`)
+		return raw.(*stdlib.Conn).Conn().SendBatch(ctx, &all).Close()
+	})
 }
 
 // The effect of many messages, of distinct orders.

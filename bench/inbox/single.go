@@ -1,21 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sync/atomic"
+	"slices"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/onceward/onceward/bench/internal/compare"
 	"github.com/onceward/onceward/inbox"
 )
 
+// Ways of a message.
+const (
+	effectAlone  = "effect alone"
+	withInbox    = "Apply: claim, fence and effect"
+	queued       = "ApplyQueue: claim, fence and effect"
+	effectFlight = "effect alone, all of it in one flight"
+)
+
+const conns = 8 // and callers
+
 // single compares a message that goes through the inbox, with a fence, with the same
-// effect in a transaction and nothing else.
+// effect in a transaction and nothing else, as applications write it: a statement, its
+// answer, the next one. What queues its statements saves trips with and without an
+// inbox; what it is compared with is said in a note too.
 func single(ctx context.Context, b *bench) error {
 	var cases []compare.Case
-	drivers := []string{libPQ, pgx}
-	for _, driver := range drivers {
+	for driver, ways := range map[string][]string{libPQ: {effectAlone, withInbox}, pgx: {effectAlone, withInbox, queued, effectFlight}} {
 		w, err := b.newWorld(ctx, driver, conns, inbox.Config{Prepare: true})
 		if err != nil {
 			return err
@@ -25,48 +37,57 @@ func single(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		alone, ours := w.singles(b, effect)
-		cases = append(cases,
-			compare.Case{Name: driverNames[driver] + ", " + effectAlone, Run: alone},
-			compare.Case{Name: driverNames[driver] + ", " + withInbox, Run: ours})
+		for _, way := range ways {
+			cases = append(cases, compare.Case{Name: driverNames[driver] + ", " + way, Run: w.single(b, way, effect)})
+		}
 	}
+	slices.SortFunc(cases, func(a, b compare.Case) int { return cmp.Compare(a.Name, b.Name) })
 	res, err := compare.Rounds(ctx, b.rounds, cases)
 	if err != nil {
 		return err
 	}
 	b.Table("single", res, perSecond, allocs, clientCPU, serverCPU)
-	wanted := map[string]float64{libPQ: 0.65, pgx: 0.8}
-	for _, driver := range drivers {
-		name := driverNames[driver]
-		b.AtLeast("inbox/single/"+name+"/of-effect-alone",
-			res.Ratio(perSecond, name+", "+withInbox, name+", "+effectAlone), wanted[driver])
+	ratio := func(driver, way, other string) compare.Values {
+		return res.Ratio(perSecond, driver+", "+way, driver+", "+other)
 	}
+	b.AtLeast("inbox/single/pq/of-effect-alone", ratio("pq", withInbox, effectAlone), 0.65)
+	b.AtLeast("inbox/single/pgx/of-effect-alone", ratio("pgx", withInbox, effectAlone), 0.8)
+	b.AtLeast("inbox/single/pgx-queued/of-effect-alone", ratio("pgx", queued, effectAlone), 0.8)
+	b.Note("pgx, queued, of the effect alone in one flight: %.2f", ratio("pgx", queued, effectFlight).Median())
 	return nil
 }
 
-const (
-	conns       = 8 // and callers
-	effectAlone = "effect alone"
-	withInbox   = "claim, fence and effect"
-)
-
-// singles returns the two cases of a driver.
-func (w *world) singles(b *bench, effect effect) (alone, ours func(ctx context.Context) (compare.Sample, error)) {
-	var grants atomic.Int64
-	alone = func(ctx context.Context) (compare.Sample, error) {
-		return w.drive(ctx, b, conns, "", func(ctx context.Context, caller, turn int) (int, error) {
-			m := feed(caller, conns, turn, 1, 0)[0]
-			return 1, w.inTx(ctx, func(tx *sqlx.Tx) error { return effect(ctx, tx, m) })
+// single measures one of the ways.
+func (w *world) single(b *bench, way string, effect effect) func(ctx context.Context) (compare.Sample, error) {
+	rows := "inbox"
+	var op func(ctx context.Context, m message) error
+	switch way {
+	case effectAlone:
+		rows = ""
+		op = func(ctx context.Context, m message) error {
+			return w.inTx(ctx, func(tx *sqlx.Tx) error { return effect(ctx, tx, m) })
+		}
+	case effectFlight:
+		rows = ""
+		op = w.inFlight
+	case withInbox:
+		op = func(ctx context.Context, m message) error {
+			return w.box.Apply(ctx, m.claim(w.grants.Add(1)), func(ctx context.Context, tx *sqlx.Tx) error { return effect(ctx, tx, m) }).Err
+		}
+	case queued:
+		op = func(ctx context.Context, m message) error {
+			claims := []inbox.Message{m.claim(w.grants.Add(1))}
+			return w.box.ApplyQueue(ctx, claims, func(_ context.Context, q *inbox.Queue, _ int) error {
+				queue(q, m.id, m.order)
+				return nil
+			})[0].Err
+		}
+	}
+	return func(ctx context.Context) (compare.Sample, error) {
+		return w.drive(ctx, b, conns, rows, func(ctx context.Context, caller, turn int) (int, error) {
+			return 1, op(ctx, feed(caller, conns, turn, 1, 0)[0])
 		})
 	}
-	ours = func(ctx context.Context) (compare.Sample, error) {
-		return w.drive(ctx, b, conns, "inbox", func(ctx context.Context, caller, turn int) (int, error) {
-			m := feed(caller, conns, turn, 1, 0)[0]
-			r := w.box.Apply(ctx, m.claim(grants.Add(1)), func(ctx context.Context, tx *sqlx.Tx) error { return effect(ctx, tx, m) })
-			return 1, r.Err
-		})
-	}
-	return alone, ours
 }
 
 // claim is what the inbox needs to know of a message.

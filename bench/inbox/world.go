@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
 	"github.com/onceward/onceward/bench/internal/compare"
@@ -52,6 +52,7 @@ type world struct {
 	schema string
 	db     *sqlx.DB
 	box    *inbox.Inbox
+	grants atomic.Int64
 	done   int64            // messages, of all that was measured
 	rows   map[string]int64 // of the tables that tell of messages
 }
