@@ -391,6 +391,7 @@ func TestApplyQueue_CommitCutOff(t *testing.T) {
 				address := devtest.PostgresURL(t)
 				db := migrate(t, openURL(t, address))
 				p, _ := newProxy(t, address, "COMMIT")
+				p.statement = []byte("COMMIT\x00") // with others, not alone
 				b := newBox(t, openWith(t, "pgx", withParams(t, p.address(t, address), "default_query_exec_mode=exec")), Config{})
 				wantOutcome(t, b.Apply(t.Context(), Message{ID: "z"}, effect("z")), Applied)
 				s := newQueueScript(t, n)
