@@ -38,7 +38,7 @@ type proxy struct {
 
 	statement []byte // the message of COMMIT or ROLLBACK alone, in upper case
 	next      atomic.Int32
-	flights   atomic.Int64 // to the server
+	flights   atomic.Int64 // to the server: what is sent before it answers is one
 	choose    func() fault // for each statement, in place of next; set before the first
 
 	mu    sync.Mutex
@@ -102,8 +102,9 @@ func (p *proxy) accept() {
 		}
 		p.track(client)
 		p.track(server)
-		var drop atomic.Bool
-		p.wg.Go(func() { p.toServer(client, server, &drop) })
+		var drop, answered atomic.Bool
+		answered.Store(true)
+		p.wg.Go(func() { p.toServer(client, server, &drop, &answered) })
 		p.wg.Go(func() {
 			defer client.Close()
 			defer server.Close()
@@ -113,6 +114,7 @@ func (p *proxy) accept() {
 				if err != nil || drop.Load() {
 					return
 				}
+				answered.Store(true)
 				if _, err := client.Write(buf[:n]); err != nil {
 					return
 				}
@@ -121,7 +123,7 @@ func (p *proxy) accept() {
 	}
 }
 
-func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
+func (p *proxy) toServer(client, server net.Conn, drop, answered *atomic.Bool) {
 	defer client.Close()
 	defer server.Close()
 	buf := make([]byte, 1<<16)
@@ -130,7 +132,9 @@ func (p *proxy) toServer(client, server net.Conn, drop *atomic.Bool) {
 		if err != nil {
 			return
 		}
-		p.flights.Add(1)
+		if answered.Swap(false) {
+			p.flights.Add(1)
+		}
 		if bytes.Contains(bytes.ToUpper(buf[:n]), p.statement) {
 			f := fault(p.next.Swap(int32(none)))
 			if p.choose != nil {

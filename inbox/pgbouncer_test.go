@@ -33,8 +33,9 @@ func pooled(t testing.TB, driver, address string) string {
 }
 
 // notBehindPgBouncer are tests that say nothing about a pooler: of plans, of roles that
-// PgBouncer does not know, of what it cannot do (prepared statements), and long ones.
-const notBehindPgBouncer = "^(TestPgBouncer.*|TestRace_BusyUnderAnyPlan|TestApplyBatch_OneBadIn64|TestSuspect.*|TestAttempt.*|TestFault_(Server|Long|Frozen|Strange).*|TestLoad_CountingFailures|TestPgx.*|TestDead.*|TestPark.*|TestApplyBatch_Savepoints|TestTasks_Policies.*|TestCheck_R.*|TestPrepare.*|TestMigrate.*|TestExport.*|TestSchema.*|TestLoad_Unsorted.*|TestProcess.*|TestUpgrade.*|TestUnknownCommit.*|Example.*)$"
+// PgBouncer does not know, of what it cannot do (prepared statements), of flights to the
+// server itself, and long ones.
+const notBehindPgBouncer = "^(TestPgBouncer.*|TestRace_BusyUnderAnyPlan|TestApplyBatch_OneBadIn64|TestSuspect.*|TestAttempt.*|TestFault_(Server|Long|Frozen|Strange).*|TestLoad_CountingFailures|TestPgx.*|TestDead.*|TestPark.*|TestApplyBatch_Savepoints|TestTasks_Policies.*|TestCheck_R.*|TestPrepare.*|TestMigrate.*|TestExport.*|TestSchema.*|TestLoad_Unsorted.*|TestProcess.*|TestUpgrade.*|TestUnknownCommit.*|TestApplyQueue_Flights|Example.*)$"
 
 // The tests of this package pass behind PgBouncer in transaction mode, where each
 // transaction of a client may run on another connection.
