@@ -47,12 +47,16 @@ func batches(ctx context.Context, b *bench) error {
 		each         = "TxFunc, lib/pq, 64"
 		eachHundreds = each + ", 1 % fail"
 		eachTenths   = each + ", 10 % fail"
+		queue        = "QueueFunc, pgx, 256"
+		queueFails   = queue + ", 1 % fail"
 	)
 	for _, f := range []form{
 		{set, libPQ, middleware.TxBatchFunc(closeOrders), 256, 0},
 		{each, libPQ, middleware.TxFunc(closeOrder), 64, 0},
 		{eachHundreds, libPQ, middleware.TxFunc(closeOrder), 64, 0.01},
 		{eachTenths, libPQ, middleware.TxFunc(closeOrder), 64, 0.1},
+		{queue, pgx, middleware.QueueFunc(queueOrder), 256, 0},
+		{queueFails, pgx, middleware.QueueFunc(queueOrder), 256, 0.01},
 	} {
 		c, closeForm, err := b.form(ctx, f)
 		if err != nil {
@@ -71,6 +75,8 @@ func batches(ctx context.Context, b *bench) error {
 	b.AtLeast("inbox/batches/tx-64/of-hand-rolled", ratio(each, byHand), 2.2)
 	b.AtLeast("inbox/batches/tx-64/1-percent-fail", ratio(eachHundreds, each), 0.9)
 	b.AtLeast("inbox/batches/tx-64/10-percent-fail", ratio(eachTenths, each), 0.75)
+	b.AtLeast("inbox/batches/queue-256/of-hand-rolled", ratio(queue, byHand), 16)
+	b.AtLeast("inbox/batches/queue-256/1-percent-fail", ratio(queueFails, queue), 0.6)
 	return nil
 }
 
@@ -139,6 +145,15 @@ func closeOrder(ctx context.Context, tx *sqlx.Tx, r *kgo.Record) error {
 		return err
 	}
 	return apply(ctx, tx, string(r.Value), order)
+}
+
+func queueOrder(_ context.Context, q *inbox.Queue, r *kgo.Record) error {
+	order, err := orderOf(r)
+	if err != nil {
+		return err
+	}
+	queue(q, string(r.Value), order)
+	return nil
 }
 
 func closeOrders(ctx context.Context, tx *sqlx.Tx, rs []*kgo.Record) []error {
