@@ -18,7 +18,7 @@ import (
 )
 
 // smoke is just enough for each part to do all that it does.
-var smoke = size{rounds: 1, window: 50 * time.Millisecond, duplicates: 128, rows: 2 * fewRows, claims: 2}
+var smoke = size{rounds: 1, window: 50 * time.Millisecond, duplicates: 128, rows: 20 * fewRows, claims: 2} // rows that a purge does not get through within four windows
 
 var targetLine = regexp.MustCompile(`^target inbox/[a-z]+/\S+ -?[0-9.]+ (>=|<=) [0-9.]+ (ok|short)$`)
 
