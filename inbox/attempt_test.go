@@ -459,8 +459,7 @@ func TestAttempts_CommitCutOff(t *testing.T) {
 // A message whose failure could not be charged because somebody else decided it meanwhile
 // is what that one made of it.
 func TestAttempts_DecidedMeanwhile(t *testing.T) {
-	// With pgx the charge's BEGIN and claim are one flight, and may overtake who waits.
-	db := migrate(t, openWith(t, "postgres", devtest.PostgresURL(t)))
+	db := newDB(t)
 	b := newBox(t, db, Config{MaxAttempts: 1})
 	other := newBox(t, db, Config{})
 	m := Message{ID: "a"}
@@ -470,6 +469,11 @@ func TestAttempts_DecidedMeanwhile(t *testing.T) {
 		awaitBlocked(t, db, 1) // it waits for our claim, and gets it when we roll back
 		return errBoom
 	})
+	if r.Outcome == Dead { // the charge has overtaken who waits, most of all with pgx
+		wantOutcome(t, <-done, Duplicate)
+		wantEffects(t, db)
+		return
+	}
 	wantOutcome(t, <-done, Applied)
 	wantOutcome(t, r, Duplicate)
 	wantAttempts(t, db)
