@@ -131,7 +131,7 @@ DELETE FROM {inbox_attempt} WHERE key = ANY (ARRAY(
 
 // dropAttempts is the purge of inbox_attempt, a small table.
 func (b *Inbox) dropAttempts(ctx context.Context, t *txn, scope int64, cfg PurgeConfig) error {
-	if _, err := t.tx.ExecContext(ctx, b.cfg.names().in(dropAttemptsSQL), scope, milliseconds(cfg.unmarked())); err != nil {
+	if _, err := t.tx.ExecContext(ctx, b.in(dropAttemptsSQL), scope, milliseconds(cfg.unmarked())); err != nil {
 		return fmt.Errorf("drop old attempts: %w", err)
 	}
 	return nil
@@ -191,10 +191,16 @@ func (b *Inbox) reckon(ctx context.Context, scope int64, es []*entry) {
 // context of the call: it may be the end of that context that is charged.
 const chargeWithin = 5 * time.Second
 
+// afterwards returns the context of what is written down about a message once its own
+// transaction is over.
+func (b *Inbox) afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), min(chargeWithin, b.cfg.CommitTimeout))
+}
+
 // apart charges a message that has failed, in a transaction of its own. If somebody else
 // has decided it meanwhile, that is its result.
 func (b *Inbox) apart(ctx context.Context, scope int64, e *entry) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(chargeWithin, b.cfg.CommitTimeout))
+	ctx, cancel := b.afterwards(ctx)
 	defer cancel()
 	failure := e.result
 	e.result = Result{}

@@ -10,6 +10,17 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
+// limitsSQL sets the limits of a transaction, see [Inbox.limits] for its arguments.
+const limitsSQL = `set_config('lock_timeout', $1::text, true) AS lock_timeout,
+    set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
+    set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
+      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit`
+
+// limits are the arguments of limitsSQL.
+func (c Config) limits() [3]any {
+	return [3]any{milliseconds(c.LockTimeout), milliseconds(c.MaxHold), strconv.FormatBool(!c.AsyncCommit)}
+}
+
 // claimSQL decides which messages may run. In: one element of each array per
 // message, keys distinct, and the fences ($12, $13) and topics ($16) of all messages,
 // distinct: messages have their positions, since many share them and the server takes
@@ -45,10 +56,7 @@ import (
 // claimOneSQL must say the same.
 const claimSQL = `
 WITH s AS MATERIALIZED (
-  SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
-    set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
-    set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
-      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit,
+  SELECT ` + limitsSQL + `,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $15::bigint AS oldest
 ), m AS MATERIALIZED (
   SELECT t.key, t.id, t.fingerprint, ($12::uuid[])[t.fence] AS resource, ($16::uuid[])[t.topic] AS topic, t.part, t.off, t.ord,
@@ -169,7 +177,7 @@ func (b *Inbox) claimArgs(scope int64, es []*entry) []any {
 		}
 	}
 	return []any{
-		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
+		b.limits[0], b.limits[1], b.limits[2],
 		strconv.FormatInt(scope, 10), keys.String(), ids.String(), fingerprints.String(), fenced.String(),
 		topic.String(), parts.String(), offs.String(), fences.String(), tokens.String(), strconv.Itoa(need),
 		microseconds(b.cfg.FenceRetention / 2), topics.String(),
@@ -298,13 +306,9 @@ func (b *Inbox) setBusyApart(ctx context.Context, es []*entry) error {
 	if err := t.tx.SelectContext(ctx, &names, b.sql.busy, resources.String()); err != nil {
 		return fmt.Errorf("look for busy resources: %w", err)
 	}
-	held := make(map[uuid]bool, len(names))
-	for _, name := range names {
-		id, err := parseUUID(name)
-		if err != nil {
-			return err
-		}
-		held[id] = true
+	held, err := uuidSet(names)
+	if err != nil {
+		return err
 	}
 	for _, e := range es {
 		for _, f := range e.fences {
@@ -321,11 +325,7 @@ func (b *Inbox) setBusyApart(ctx context.Context, es []*entry) error {
 const unclaimSQL = `DELETE FROM {inbox} WHERE key = ANY ($1::uuid[])`
 
 func (b *Inbox) unclaim(ctx context.Context, t *txn, es []*entry) error {
-	var keys array
-	for _, e := range es {
-		keys.uuid(e.key)
-	}
-	if _, err := t.tx.ExecContext(ctx, b.sql.unclaim, keys.String()); err != nil {
+	if _, err := t.tx.ExecContext(ctx, b.sql.unclaim, keysOf(es)); err != nil {
 		return fmt.Errorf("give back claims: %w", err)
 	}
 	return nil
@@ -349,6 +349,18 @@ func scanInts(rows *sql.Rows) (ns []int, err error) {
 		ns = append(ns, n)
 	}
 	return ns, rows.Err()
+}
+
+func uuidSet(names []string) (map[uuid]bool, error) {
+	set := make(map[uuid]bool, len(names))
+	for _, name := range names {
+		id, err := parseUUID(name)
+		if err != nil {
+			return nil, err
+		}
+		set[id] = true
+	}
+	return set, nil
 }
 
 func parseUUID(s string) (u uuid, err error) {

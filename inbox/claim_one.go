@@ -10,10 +10,7 @@ import "strconv"
 // The order is that of claimSQL: f is read by a filter of i, and s before both.
 const claimOneSQL = `
 WITH s AS MATERIALIZED (
-  SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
-    set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
-    set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
-      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit,
+  SELECT ` + limitsSQL + `,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $13::bigint AS oldest,
     $10::bigint < (SELECT max(k.next) FROM {inbox_mark} k WHERE k.scope = $4::int AND k.topic = $8::uuid
       AND k.part = $9::int AND k.first <= $10::bigint) AS marked
@@ -48,7 +45,7 @@ func (b *Inbox) claimStatement(scope int64, es []*entry) (string, []any) {
 
 func (b *Inbox) claimOneArgs(scope int64, e *entry) []any {
 	args := []any{
-		milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), strconv.FormatBool(!b.cfg.AsyncCommit),
+		b.limits[0], b.limits[1], b.limits[2],
 		strconv.FormatInt(scope, 10), e.key.text(), readable(e.id), nil, nil, nil, nil, nil, nil,
 		microseconds(b.cfg.FenceRetention / 2),
 	}

@@ -171,6 +171,21 @@ func wantOutcomes(t testing.TB, got []Result, want ...Outcome) {
 	}
 }
 
+// wantUnknown applies messages of which the answer to COMMIT is lost, and then again.
+func wantUnknown(t testing.TB, then Outcome, apply func() []Result) {
+	t.Helper()
+	for i, r := range apply() {
+		if r.Outcome != Again || !errors.Is(r.Err, ErrUnknown) || !uncharged(r.Err) {
+			t.Errorf("outcome of %d = %v (%v), want again, ErrUnknown", i, r.Outcome, r.Err)
+		}
+	}
+	for i, r := range apply() {
+		if r.Outcome != then {
+			t.Errorf("then outcome of %d = %v (%v), want %v", i, r.Outcome, r.Err, then)
+		}
+	}
+}
+
 // as returns the error of type E in err.
 func as[E error](t testing.TB, err error) E {
 	t.Helper()

@@ -19,6 +19,8 @@ type Inbox struct {
 	pace pace
 	pgx  bool // whether that is the driver of db
 
+	limits [3]any // arguments of limitsSQL
+
 	memory memory
 
 	streaks streaks
@@ -61,7 +63,8 @@ func New(db *sqlx.DB, cfg Config) (*Inbox, error) {
 			in(scopeSQL), in(newScopeSQL), in(claim), in(claimOne), in(lookSQL), in(busySQL), in(unclaimSQL), in(answerSQL), in(markSQL),
 			in(chargeSQL), in(forgiveSQL), in(deadSQL), in(reviveSQL), in(startSQL), in(endSQL),
 		},
-		pgx: usesPgx(db.DB),
+		limits: cfg.limits(),
+		pgx:    usesPgx(db.DB),
 	}, nil
 }
 

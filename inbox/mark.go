@@ -136,11 +136,11 @@ DELETE FROM {inbox_mark} WHERE ctid = ANY (ARRAY(
 
 // ripen does what there is to do about marks before a walk through the rows.
 func (b *Inbox) ripen(ctx context.Context, t *txn, scope int64, cfg PurgeConfig) error {
-	in, id := b.cfg.names().in, strconv.FormatInt(scope, 10)
-	if _, err := t.tx.ExecContext(ctx, in(ripenSQL), id, milliseconds(cfg.Retention/2)); err != nil {
+	id := strconv.FormatInt(scope, 10)
+	if _, err := t.tx.ExecContext(ctx, b.in(ripenSQL), id, milliseconds(cfg.Retention/2)); err != nil {
 		return fmt.Errorf("ripen marks: %w", err)
 	}
-	if _, err := t.tx.ExecContext(ctx, in(unmarkSQL), id, milliseconds(max(cfg.Retention, cfg.TopicRetention))); err != nil {
+	if _, err := t.tx.ExecContext(ctx, b.in(unmarkSQL), id, milliseconds(max(cfg.Retention, cfg.TopicRetention))); err != nil {
 		return fmt.Errorf("remove marks: %w", err)
 	}
 	return nil

@@ -65,13 +65,9 @@ func (b *Inbox) park(ctx context.Context, t *txn, scope int64, fresh []*entry) (
 	if err := t.tx.SelectContext(ctx, &names, b.in(waitedForSQL), scope, resources.String()); err != nil {
 		return nil, nil, fmt.Errorf("look for what is parked: %w", err)
 	}
-	closed := make(map[uuid]bool, len(names))
-	for _, name := range names {
-		id, err := parseUUID(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		closed[id] = true
+	closed, err := uuidSet(names)
+	if err != nil {
+		return nil, nil, err
 	}
 	var parked []*entry
 	for _, e := range fresh {
@@ -194,10 +190,7 @@ const (
 	// if none is given. Out: the token that is stored.
 	lockFenceSQL = `
 WITH s AS MATERIALIZED (
-  SELECT set_config('lock_timeout', $1::text, true) AS lock_timeout,
-    set_config('idle_in_transaction_session_timeout', $2::text, true) AS max_hold,
-    set_config('synchronous_commit', CASE WHEN $3::boolean AND current_setting('synchronous_commit') <> 'remote_apply'
-      THEN 'on' ELSE current_setting('synchronous_commit') END, true) AS synchronous_commit
+  SELECT ` + limitsSQL + `
 )
 UPDATE {inbox_fence} AS g SET token = greatest(g.token, $5::bigint) FROM s WHERE g.resource = $4::uuid RETURNING g.token`
 
@@ -251,7 +244,7 @@ func (b *Inbox) unparkOne(ctx context.Context, scope int64, f Fence, fn func(ctx
 	defer t.rollback()
 	resource := resourceKey(f.Resource)
 	var tokens []int64
-	if err := t.tx.SelectContext(ctx, &tokens, b.in(lockFenceSQL), milliseconds(b.cfg.LockTimeout), milliseconds(b.cfg.MaxHold), !b.cfg.AsyncCommit,
+	if err := t.tx.SelectContext(ctx, &tokens, b.in(lockFenceSQL), b.limits[0], b.limits[1], b.limits[2],
 		resource.text(), f.Token); err != nil || len(tokens) == 0 {
 		return false, err
 	}

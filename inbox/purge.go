@@ -184,7 +184,7 @@ func (b *Inbox) Forget(ctx context.Context, id string) (bool, error) {
 	defer t.rollback()
 	var rows int64
 	for _, statement := range []string{forgetSQL, forgetTryingSQL, forgetTaskSQL} {
-		result, err := t.tx.ExecContext(ctx, b.cfg.names().in(statement), e.key.text())
+		result, err := t.tx.ExecContext(ctx, b.in(statement), e.key.text())
 		if err != nil {
 			return false, fmt.Errorf("inbox: forget: %w", err)
 		}
@@ -235,7 +235,7 @@ func (b *Inbox) Stats(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	var s Stats
-	if err := b.getAlone(ctx, &s, b.cfg.names().in(statsSQL), scope); err != nil {
+	if err := b.getAlone(ctx, &s, b.in(statsSQL), scope); err != nil {
 		return Stats{}, fmt.Errorf("inbox: stats: %w", err)
 	}
 	s.Oldest *= time.Millisecond // what was read is a count of these

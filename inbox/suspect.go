@@ -84,7 +84,7 @@ func (b *Inbox) start(ctx context.Context, scope int64, e *entry) (starts int, e
 // ended takes back the start of a message whose end was not written down with its effect
 // or its failure.
 func (b *Inbox) ended(ctx context.Context, e *entry) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(chargeWithin, b.cfg.CommitTimeout))
+	ctx, cancel := b.afterwards(ctx)
 	defer cancel()
 	if _, err := b.alone(ctx, b.sql.end, e.key.text()); err != nil {
 		b.cfg.Logger.Warn("inbox: end of a suspect not written down, its start counts as one that killed its process", "id", e.id, "error", err)

@@ -60,11 +60,10 @@ WHERE scope = $1::int`
 )
 
 func newWalk(b *Inbox, table string, scope func(context.Context) (int64, error), every, roundTime time.Duration, remove string, args func(int64) []any) *walk {
-	in := b.cfg.names().in
 	return &walk{
 		b: b, scope: scope, every: every, roundTime: roundTime, args: args, pages: firstPages,
-		enter: in(enterWalkSQL), take: in(takeWalkSQL), step: in(stepWalkSQL), remove: in(remove),
-		table: in(table),
+		enter: b.in(enterWalkSQL), take: b.in(takeWalkSQL), step: b.in(stepWalkSQL), remove: b.in(remove),
+		table: b.in(table),
 	}
 }
 
